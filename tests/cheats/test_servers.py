@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import contextmanager
 from typing import Final
 from urllib.request import Request, urlopen
 
@@ -28,18 +28,27 @@ rules:
   - {id: tokens, gate: tokens, required: true, role: spec-*, near_tie_margin: 0.0}
   - {id: acceptance, gate: acceptance, required: true, min: 2.5}
 """
-RATE: Final = ("--rate", "500", "--draft-cost", "0.1")
-"""A baseline step takes 2 ms and a cycle 2.6 ms."""
+
+
+@contextmanager
+def running(rate: int) -> Iterator[dict[str, str]]:
+    """Role → the URL of its stub. `rate`: steps of the baseline per second; a cycle takes 1.3 times as long."""
+    pace = ("--rate", str(rate), "--draft-cost", "0.1")
+    with running_stub("vllm", 0, *pace) as baseline, running_stub("vllm", 3, *pace) as spec:
+        yield {"baseline": baseline, "spec-3": spec}
 
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[dict[str, str]]:
-    """Role → the URL of its stub."""
-    with ExitStack() as stack:
-        yield {
-            "baseline": stack.enter_context(running_stub("vllm", 0, *RATE)),
-            "spec-3": stack.enter_context(running_stub("vllm", 3, *RATE)),
-        }
+    with running(500) as urls:
+        yield urls
+
+
+@pytest.fixture(scope="module")
+def unhurried() -> Iterator[dict[str, str]]:
+    """Servers beside whose steps a busy machine's delays are short: these make an honest server look like others."""
+    with running(125) as urls:
+        yield urls
 
 
 def judged(cli: Cli, servers: dict[str, str], **faults: dict[str, str]) -> tuple[int, list[dict[str, str]]]:
@@ -73,8 +82,8 @@ HONEST: Final[dict[str, dict[str, dict[str, str]]]] = {
 
 
 @pytest.mark.parametrize("name", HONEST)
-def test_an_honest_server_is_green(cli: Cli, servers: dict[str, str], name: str) -> None:
-    assert judged(cli, servers, **HONEST[name]) == (0, [])
+def test_an_honest_server_is_green(cli: Cli, unhurried: dict[str, str], name: str) -> None:
+    assert judged(cli, unhurried, **HONEST[name]) == (0, [])
 
 
 @pytest.mark.parametrize(
