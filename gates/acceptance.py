@@ -71,12 +71,7 @@ class Acceptance(CellGate):
         if reported is not None and reported.value is not None:
             length, counted = reported.value, f" by the engine's count, {value.value:.3f} emitted per cycle"
             evidence["reported_acceptance_length"] = length
-        evidence |= {
-            "min": floor,
-            "ci_low": value.ci_low,
-            "ci_high": value.ci_high,
-            "prompts": value.n,
-        }
+        evidence |= {"min": floor, "ci_low": value.ci_low, "ci_high": value.ci_high, "prompts": value.n}
         own = from_a_file(run.prompts.get(result.cell.point.key, {}))
         length_text = told_from(floor, length, 3)
         beside = f" {THESE}; {like_these_in_words(value, 'prompt', '')}" if own else ""

@@ -12,28 +12,10 @@ from specgate.analysis.intervals.rounding import told_from
 from specgate.analysis.paired_blocks import other_speedups
 from specgate.analysis.requests.joint_decoding import NO_JOINT_DECODING
 from specgate.analysis.stats import Pairs
-from specgate.contract import (
-    SPEEDUP,
-    CellResult,
-    Comparison,
-    CycleBudget,
-    Floor,
-    Rule,
-    RunView,
-    State,
-    Verdict,
-)
+from specgate.contract import SPEEDUP, CellResult, Comparison, CycleBudget, Floor, Rule, RunView, State, Verdict
 from specgate.contract.metrics import BATCH_SPEEDUPS
 from specgate.gates.samples import decision_on, evidence_of, more_pairs, smallest_effect, span
-from specgate.gates.select import (
-    CellGate,
-    for_other_tokens,
-    late_client,
-    no_baseline,
-    refusals,
-    unmeasured,
-    verdict,
-)
+from specgate.gates.select import CellGate, for_other_tokens, late_client, no_baseline, refusals, unmeasured, verdict
 
 
 class Speed(CellGate):

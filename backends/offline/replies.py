@@ -88,9 +88,7 @@ def loop_of(reply: object, slots: int, where: str) -> Loop:
 
     def read(raw: Mapping[str, object]) -> Loop:
         return Loop(
-            tuple(step_of(step, slots) for step in items(raw["steps"])),
-            three(raw["heard"]),
-            three(raw["counted"]),
+            tuple(step_of(step, slots) for step in items(raw["steps"])), three(raw["heard"]), three(raw["counted"])
         )
 
     return checked(reply, read, where)

@@ -57,12 +57,7 @@ class LostIds(BackendError):
 
 
 def understand(
-    recording: Recording,
-    ask: Ask,
-    read: Read,
-    where: str,
-    prompt_tokens: int | None,
-    texts: TextTokens | None = None,
+    recording: Recording, ask: Ask, read: Read, where: str, prompt_tokens: int | None, texts: TextTokens | None = None
 ) -> Answer:
     """Read a recording into an answer.
 

@@ -31,10 +31,7 @@ from specgate.errors import BackendError, UsageError
 
 ADAPTERS: Final[Mapping[str, Adapter]] = {
     a.name: a
-    for a in (
-        *(vllm.ADAPTER, sglang.ADAPTER, trtllm.ADAPTER, lmdeploy.ADAPTER, llamacpp.ADAPTER),
-        compatible.ADAPTER,
-    )
+    for a in (*(vllm.ADAPTER, sglang.ADAPTER, trtllm.ADAPTER, lmdeploy.ADAPTER, llamacpp.ADAPTER), compatible.ADAPTER)
 }
 TITLES: Final = {
     "vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM", "lmdeploy": "LMDeploy", "llamacpp": "llama.cpp",

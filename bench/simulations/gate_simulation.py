@@ -130,11 +130,7 @@ def sequential(
         mean = so_far @ model.weights
 
         def reach(
-            error: float,
-            look: int = number,
-            own: Floats = own,
-            leaning: Floats = leaning,
-            freedom: int = model.freedom,
+            error: float, look: int = number, own: Floats = own, leaning: Floats = leaning, freedom: int = model.freedom
         ) -> Floats:
             share = spent(error, look)
             if alone:

@@ -16,12 +16,7 @@ _NAMES: Final = {
     "draws": "drawn texts",
 }
 """Key of `Run.check_seconds` → what took that long."""
-_MINUTES: Final = {
-    "starts": "starting",
-    "first": "first answers",
-    "warmup": "untimed blocks",
-    "measured": "measured",
-}
+_MINUTES: Final = {"starts": "starting", "first": "first answers", "warmup": "untimed blocks", "measured": "measured"}
 """Key of `Run.check_seconds` → what took that long, beside the checks."""
 
 

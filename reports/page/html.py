@@ -138,10 +138,7 @@ def context(run: Run, policy: Policy) -> dict[str, object]:
         "token_checks": dense(token_checks.table(run)),
         "token_words": [sentence for tell in TOKEN_WORDS if (sentence := tell(run))],
         "loops": tables.loops(run),
-        "machine_words": [
-            *machine.sentences(run),
-            *([machine.BY_COUNTERS] if machine.has_set_aside(run) else []),
-        ],
+        "machine_words": [*machine.sentences(run), *([machine.BY_COUNTERS] if machine.has_set_aside(run) else [])],
         "memory_words": memory.READ,
         "memory": dense(memory.table(run)),
         "clocks": dense(machine.clocks(run)),

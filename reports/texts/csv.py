@@ -44,7 +44,7 @@ _IDENTITY: Mapping[str, str] = {
 }
 _RATE: Mapping[str, str] = {"rate": "requests per second of an open loop"}
 _SOURCE: Mapping[str, str] = {
-    "acceptance_source": "`real`, `planted`, `stand-in`, `forced` or `scripted`, in rows of spec cells",
+    "acceptance_source": "`real`, `planted`, `stand-in`, `forced` or `scripted`, in rows of spec cells"
 }
 METRIC_COLUMNS: Mapping[str, str] = {
     "schema": "`specgate.metrics/v1`",

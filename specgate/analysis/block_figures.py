@@ -54,10 +54,7 @@ JOINT: Final = ("joint_decode_tok_s", "joint_tpot_ms", "joint_decode_share")
 
 def whole_figures() -> Figures:
     """Output tokens per second of whole requests."""
-    return {
-        "output_tok_s": lambda b: speed(b, True),
-        "output_tok_s_per_user": lambda b: speed(b, True) / len(b.tokens),
-    }
+    return {"output_tok_s": lambda b: speed(b, True), "output_tok_s_per_user": lambda b: speed(b, True) / len(b.tokens)}
 
 
 def step_figures(blocks: Sequence[Block]) -> Figures:

@@ -31,11 +31,7 @@ COUNTS: Final = (
 )
 FLAGS: Final = ("required", "set_aside")
 """Columns by what they hold. All others are numbers."""
-DTYPES: Final = {
-    **dict.fromkeys(TEXTS, "string"),
-    **dict.fromkeys(COUNTS, "Int64"),
-    **dict.fromkeys(FLAGS, "boolean"),
-}
+DTYPES: Final = {**dict.fromkeys(TEXTS, "string"), **dict.fromkeys(COUNTS, "Int64"), **dict.fromkeys(FLAGS, "boolean")}
 
 
 @dataclass(frozen=True)

@@ -103,8 +103,7 @@ def shards(index: Path) -> tuple[Path, ...]:
     beside = sorted(path.name for path in index.parent.iterdir() if SHARD.fullmatch(path.name) and path not in files)
     if beside:
         raise CheckpointError(
-            f"{index}: weight_map does not list {listed(beside)}",
-            hint="fetch the index again, or remove them",
+            f"{index}: weight_map does not list {listed(beside)}", hint="fetch the index again, or remove them"
         )
     return files
 

@@ -155,11 +155,7 @@ def draft_sizes(model: Keys) -> DraftSizes:
     for key, right, why in (
         ("eagle_q_size", heads * size, f"head_num × size_per_head = {heads} × {size}"),
         ("eagle_qkv_in_dim", 2 * sizes.eagle_draft_hidden, f"2 × eagle_draft_hidden = 2 × {sizes.eagle_draft_hidden}"),
-        (
-            "eagle_fc_in_dim",
-            len(captured) * hidden,
-            f"captured layers × hidden_units = {len(captured)} × {hidden}",
-        ),
+        ("eagle_fc_in_dim", len(captured) * hidden, f"captured layers × hidden_units = {len(captured)} × {hidden}"),
         ("eagle_num_capture_layers", len(captured), f"the number of layers in {CAPTURED}"),
     ):
         if key in model and model.count(key) != right:

@@ -6,16 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from specgate.contract import (
-    AcceptanceSource,
-    BetweenRuns,
-    Cell,
-    CellResult,
-    Comparison,
-    EngineFacts,
-    Run,
-    Verdict,
-)
+from specgate.contract import AcceptanceSource, BetweenRuns, Cell, CellResult, Comparison, EngineFacts, Run, Verdict
 
 
 class How(StrEnum):

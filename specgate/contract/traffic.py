@@ -156,11 +156,7 @@ class Bytes:
 
 
 def pass_bytes(
-    traffic: PassTraffic,
-    slots: Sequence[Slot],
-    *,
-    newest_only: bool = False,
-    touched: float | None = None,
+    traffic: PassTraffic, slots: Sequence[Slot], *, newest_only: bool = False, touched: float | None = None
 ) -> Bytes:
     """Bytes that one pass over `slots` moves; none if there are no slots.
 

@@ -57,9 +57,5 @@ def plugin_commits(code: Software) -> dict[str, dict[str, object]]:
     for key, files in code.files.items():
         file = Path(next(iter(files), ""))
         if file.name and (checkout := checkout_with(file)):
-            commits[key] = {
-                "repository": checkout.top.name,
-                "commit": checkout.commit,
-                "dirty": checkout.changed,
-            }
+            commits[key] = {"repository": checkout.top.name, "commit": checkout.commit, "dirty": checkout.changed}
     return commits

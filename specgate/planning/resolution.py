@@ -297,12 +297,7 @@ def open_sets(request: Request) -> int | None:
 
 
 def fitted(
-    scenarios: Sequence[Scenario],
-    pair: PairRef,
-    *,
-    other_target: bool,
-    backend: str,
-    most_sets: int | None = None,
+    scenarios: Sequence[Scenario], pair: PairRef, *, other_target: bool, backend: str, most_sets: int | None = None
 ) -> list[Scenario]:
     """The scenarios as they run on `pair` with the back end of that name. With `other_target` the command line named
     the target, not the scenarios. `most_sets`: see `settled`.

@@ -121,12 +121,7 @@ def resume_command(run: Run, path: Path) -> str:
 
 
 def resume(
-    request: Request,
-    config: Config,
-    ledger: Ledger,
-    plan: Plan,
-    prompts: Mapping[str, Prompts],
-    software: Software,
+    request: Request, config: Config, ledger: Ledger, plan: Plan, prompts: Mapping[str, Prompts], software: Software
 ) -> tuple[RunFolder, Run]:
     """Open an unfinished run, which `check_resumable` has let pass, in order to continue it.
 

@@ -195,12 +195,7 @@ def surroundings(unspoilt: Path, runs: Path) -> Iterator[Outcome]:
     with tempfile.TemporaryDirectory() as scratch:
         there = Path(scratch)
         for name, expected, seen, otherwise in (
-            (
-                "edited result file",
-                "verify: a difference",
-                stored.edited_file(unspoilt, there),
-                "verify is content",
-            ),
+            ("edited result file", "verify: a difference", stored.edited_file(unspoilt, there), "verify is content"),
             ("torn ledger line", "ledger: torn", stored.torn_line(runs, there), "not noticed"),
             ("edited ledger line", "ledger: broken chain", stored.broken_chain(runs, there), "not noticed"),
         ):

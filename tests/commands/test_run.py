@@ -291,10 +291,7 @@ def test_a_signal_that_cancels_a_job_is_left_ignored_where_it_was_ignored(
     """`nohup specgate …` outlives its terminal."""
     monkeypatch.setattr(sys, "argv", ["specgate", "--version"])
     with in_process.handlers_kept():
-        for before, after in (
-            (signal.SIG_IGN, signal.SIG_IGN),
-            (signal.SIG_DFL, signal.default_int_handler),
-        ):
+        for before, after in ((signal.SIG_IGN, signal.SIG_IGN), (signal.SIG_DFL, signal.default_int_handler)):
             signal.signal(name, before)
             with pytest.raises(SystemExit):
                 main()

@@ -41,16 +41,7 @@ from specgate.contract.references import CellTimes, Earlier, PromptText, StepUni
 from specgate.gates.since_green import GATE, percent
 from specgate.planning.gates import needs_earlier_run
 from specgate.run.early_stop import required_decisions
-from tests.support.factories import (
-    ACCEPT,
-    blocks_of,
-    earlier_of,
-    plan_of,
-    policy_of,
-    run_of,
-    scenario,
-    served_block,
-)
+from tests.support.factories import ACCEPT, blocks_of, earlier_of, plan_of, policy_of, run_of, scenario, served_block
 from tests.support.surroundings import SAMPLES, watched_run
 
 RULE = Rule(

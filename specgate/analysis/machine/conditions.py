@@ -62,10 +62,7 @@ class TimeSpan:
 
 
 def conditions_of(
-    plan: Plan,
-    blocks: Sequence[Block],
-    samples: Sequence[Sample],
-    hosts: Mapping[str, HostJudgement] | None = None,
+    plan: Plan, blocks: Sequence[Block], samples: Sequence[Sample], hosts: Mapping[str, HostJudgement] | None = None
 ) -> dict[str, Conditions]:
     """Point key → conditions, for every point that has a measured block. `hosts`: what was judged block by block."""
     watches = grouped(sorted(samples, key=lambda s: s.monotonic_ns), lambda s: s.worker_generation)
@@ -107,11 +104,7 @@ def _conditions(
         longest_gap_s=max((gap for span in whole.values() for gap in span.gaps_s), default=0.0),
         clock_jump_s=max((_jump(a, b) for s in whole.values() for a, b in pairwise(s.samples)), default=0.0),
         other_cpu_share=statistics.fmean(shares) if shares else None,
-        gpu=_gpu(
-            list(whole.values()),
-            [b for s in whole for b in by_watch[s]],
-            apart=apart,
-        ),
+        gpu=_gpu(list(whole.values()), [b for s in whole for b in by_watch[s]], apart=apart),
         timeline=timeline_of(((by_watch[s], whole[s].samples) for s in sorted(whole)), turns, pace),
         cpu_pace=pace,
     )

@@ -22,10 +22,7 @@ PEAKS: Final = {
     "peak_host_memory_bytes": "host_bytes",
 }
 """Metric → the field of `MemoryUse` of which it is the largest."""
-EXTRA: Final = {
-    "extra_gpu_memory_bytes": "peak_gpu_memory_bytes",
-    "extra_host_memory_bytes": "peak_host_memory_bytes",
-}
+EXTRA: Final = {"extra_gpu_memory_bytes": "peak_gpu_memory_bytes", "extra_host_memory_bytes": "peak_host_memory_bytes"}
 """Metric → the peak of which it is the difference to the baseline's."""
 GROWTHS: Final = {"gpu_memory_growth_bytes": "gpu_bytes", "host_memory_growth_bytes": "host_bytes"}
 """Metric → the field of `MemoryUse` that it is the growth of."""

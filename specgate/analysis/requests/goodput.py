@@ -67,11 +67,7 @@ def used(request: TimedRequest, limits: LatencyLimits) -> float:
 
     A request of a single token has no time per output token to keep to.
     """
-    pairs = (
-        (request.ttft_ms, limits.ttft_ms),
-        (request.tpot_ms, limits.tpot_ms),
-        (request.e2e_ms, limits.e2e_ms),
-    )
+    pairs = ((request.ttft_ms, limits.ttft_ms), (request.tpot_ms, limits.tpot_ms), (request.e2e_ms, limits.e2e_ms))
     return max((ms / limit for ms, limit in pairs if limit is not None and ms is not None), default=0.0)
 
 

@@ -79,11 +79,7 @@ def check_tokens(
 
 
 def repeats_of(
-    cell: Cell,
-    blocks: Sequence[Block],
-    margins: Sequence[Margin],
-    ties: NearTies,
-    texts: Sequence[BaselineText] = (),
+    cell: Cell, blocks: Sequence[Block], margins: Sequence[Margin], ties: NearTies, texts: Sequence[BaselineText] = ()
 ) -> tuple[Divergence, ...]:
     """Divergences among repetitions: rounds of `cell` that leave the first one over the same prompts, and untimed
     baseline `texts` that leave a round. Rounds of an engine that must be bit-exact are not among them.

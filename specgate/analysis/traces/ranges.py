@@ -60,9 +60,7 @@ SPELLINGS: Final = (
         lambda m: (int(m[1]), int(m[2])),
     ),
     Spelling(  # the built-in engine without graphs: EAGLE_CYCLE_SPEC_3
-        "the engine's cycles",
-        re.compile(r"EAGLE_CYCLE_SPEC_\d+$"),
-        lambda m: (0, None),
+        "the engine's cycles", re.compile(r"EAGLE_CYCLE_SPEC_\d+$"), lambda m: (0, None)
     ),
     Spelling(  # TurboMind with EAGLE-3, FT_NVTX=ON, and the built-in engine's baseline
         "BASE_DECODE_STEP, between two of which a prefill counts as decoding",

@@ -183,10 +183,7 @@ def change(partners: Partners, metric: str, a: Value | None, b: Value | None) ->
     stated = replace(bare, ratio=b.value / a.value)
     if metric == "acceptance_length":
         return of_lengths(stated, partners)
-    both = (
-        (partners.run_a, partners.a, partners.blocks_a),
-        (partners.run_b, partners.b, partners.blocks_b),
-    )
+    both = ((partners.run_a, partners.a, partners.blocks_a), (partners.run_b, partners.b, partners.blocks_b))
     sides = [
         per_prompt_set(run.scenarios[cell.point.scenario], timed(blocks, aside_in(run)), metric)
         for run, cell, blocks in both

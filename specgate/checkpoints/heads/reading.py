@@ -47,10 +47,7 @@ class VocabularyMap:
 
 
 def read_head(
-    config: Keys,
-    target: TargetSizes,
-    entries: Mapping[str, Described],
-    capture_override: Sequence[int] | None = None,
+    config: Keys, target: TargetSizes, entries: Mapping[str, Described], capture_override: Sequence[int] | None = None
 ) -> Head:
     """Read the head of `target` whose files hold `entries` (name → header). `capture_override`: boundaries in place of
     those of the config.

@@ -118,14 +118,7 @@ def align(first: StatedConfig, second: StatedConfig) -> Alignment:
     if first.engine != second.engine:
         notes += [f"{name}: {note}" for name, side in zip(names, sides, strict=True) for note in unread(side)]
     return Alignment(
-        first,
-        second,
-        tuple(differences),
-        tuple(undecided),
-        tuple(one_sided),
-        tuple(same),
-        tuple(broken),
-        tuple(notes),
+        first, second, tuple(differences), tuple(undecided), tuple(one_sided), tuple(same), tuple(broken), tuple(notes)
     )
 
 

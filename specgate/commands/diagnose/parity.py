@@ -36,13 +36,7 @@ WIDTH = 80
     "--dump", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write A's tensors to this file."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON, with every distance.")
-def parity(
-    first: str,
-    second: str | None,
-    dump: Path | None,
-    as_json: bool,
-    **wish: Any,
-) -> None:
+def parity(first: str, second: str | None, dump: Path | None, as_json: bool, **wish: Any) -> None:
     """Hold two engines against each other, stage by stage, for one prompt: target, draft, and a step of the draft.
 
     \b

@@ -16,12 +16,7 @@ from specgate.terminal import echo
 if TYPE_CHECKING:
     from specgate.archive.stored_runs import StoredRun
 
-FORMATS = {
-    "html": ("html",),
-    "csv": ("metrics_csv", "summary_csv"),
-    "md": ("markdown",),
-    "junit": ("junit",),
-}
+FORMATS = {"html": ("html",), "csv": ("metrics_csv", "summary_csv"), "md": ("markdown",), "junit": ("junit",)}
 
 
 @command(short_help="Print the summary of stored runs, as a run ends with it.")

@@ -15,12 +15,7 @@ STAND_INS = Path(__file__).with_name("stand_ins")
 
 
 def request_of(
-    pair: tuple[Path, Path],
-    folder: Path,
-    options: Mapping[str, str],
-    *,
-    fault: str = "",
-    max_k: int = 3,
+    pair: tuple[Path, Path], folder: Path, options: Mapping[str, str], *, fault: str = "", max_k: int = 3
 ) -> OpenRequest:
     given = {"pythonpath": str(STAND_INS), "stop_s": "1", **options}
     if fault:

@@ -9,10 +9,7 @@ import pytest
 from tests.support.imports import ROOT, imported_modules, imports_of, modules
 
 PACKAGE = "specgate.backends.eagle3.cupy."
-ORDER = (
-    *("backend", "tuning", "bench", "engine", "step", "memory", "tuned", "kernels"),
-    *("stream", "device"),
-)
+ORDER = (*("backend", "tuning", "bench", "engine", "step", "memory", "tuned", "kernels"), *("stream", "device"))
 """Folders and single files from the top to the bottom: each imports only from parts that come after it."""
 
 

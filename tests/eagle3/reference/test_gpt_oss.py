@@ -50,12 +50,7 @@ def oracle(folders: dict[str, Path]) -> Any:
 
 
 def open_engine(
-    folders: dict[str, Path],
-    kind: str,
-    *,
-    draft: bool = False,
-    dtype: torch.dtype = torch.float32,
-    device: str = "cpu",
+    folders: dict[str, Path], kind: str, *, draft: bool = False, dtype: torch.dtype = torch.float32, device: str = "cpu"
 ) -> ReferenceEngine:
     target = load_target(folders[kind], dtype, device)
     drafts = load_draft(folders["draft"], target.geometry, dtype, device) if draft else None

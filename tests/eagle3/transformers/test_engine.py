@@ -26,13 +26,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, PairRef]:
 
 @pytest.mark.parametrize(
     ("architecture", "attention"),
-    [
-        ("llama", "sdpa"),
-        ("gpt_oss", "eager"),
-        ("mistral", "sdpa"),
-        ("mistral", "eager"),
-        ("qwen3", "sdpa"),
-    ],
+    [("llama", "sdpa"), ("gpt_oss", "eager"), ("mistral", "sdpa"), ("mistral", "eager"), ("qwen3", "sdpa")],
 )
 def test_every_role_emits_what_generate_emits(pairs: dict[str, PairRef], architecture: str, attention: str) -> None:
     engine = opened(pairs[architecture], attention=attention)

@@ -125,9 +125,7 @@ def test_a_weight_that_is_missing_is_not_made_up(copy: PairRef) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{"hidden_size": 72}, {"model_type": "no_such_model"}, {"num_attention_heads": "four"}],
-    ids=str,
+    "changes", [{"hidden_size": 72}, {"model_type": "no_such_model"}, {"num_attention_heads": "four"}], ids=str
 )
 def test_a_target_that_cannot_be_loaded_is_named_without_a_traceback(copy: PairRef, changes: dict[str, object]) -> None:
     file = copy.target / "config.json"

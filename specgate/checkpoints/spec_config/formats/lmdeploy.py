@@ -29,10 +29,7 @@ FLAGS: Final = Table(
     any="quant_policy",
 )
 """Flags of `lmdeploy serve api_server`."""
-FIELDS: Final = Table(
-    count="num_speculative_tokens dflash_block_size",
-    text="method model",
-)
+FIELDS: Final = Table(count="num_speculative_tokens dflash_block_size", text="method model")
 """Fields of `SpeculativeConfig`."""
 CACHES: Final = {"0": "auto", "none": "auto", "4": "int4", "int4": "int4", "8": "int8", "int8": "int8", "16": "fp8",
                  "fp8": "fp8", "fp8_e4m3": "fp8", "17": "fp8_e5m2", "fp8_e5m2": "fp8_e5m2", "42": "turbo_quant",

@@ -186,12 +186,7 @@ def test_a_server_without_speculation_says_so_and_names_its_limit(name: str, mos
         ("401 Unauthorized", b"who?", BackendError, r"HTTP 401: who\?\n  name the variable that holds its key"),
         ("307 X\r\nLocation: /login", b"", UsageError, r"its /v1/models: HTTP 307: to /login\n"),
         ("429 Too Many Requests", b"later", BackendError, r"HTTP 429"),
-        (
-            "503 Service Unavailable",
-            b"loading",
-            BackendError,
-            r"HTTP 503: loading\n  wait until the server",
-        ),
+        ("503 Service Unavailable", b"loading", BackendError, r"HTTP 503: loading\n  wait until the server"),
     ],
 )
 def test_a_url_that_is_no_engine_is_named(status: str, body: bytes, error: type[Exception], sentence: str) -> None:

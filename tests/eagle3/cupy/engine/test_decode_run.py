@@ -33,10 +33,7 @@ from specgate.errors import EnvironmentRefused, UsageError
 SLOTS, ROWS, CAPACITY = 4, 3, 16
 tokens = st.integers(0, 6)
 rules = st.builds(
-    StopRule,
-    st.lists(tokens, max_size=3).map(tuple),
-    st.lists(tokens, max_size=3).map(tuple),
-    st.integers(1, CAPACITY),
+    StopRule, st.lists(tokens, max_size=3).map(tuple), st.lists(tokens, max_size=3).map(tuple), st.integers(1, CAPACITY)
 )
 
 

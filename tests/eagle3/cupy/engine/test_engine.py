@@ -19,15 +19,7 @@ from specgate.backends.eagle3.lib.logit_watch import digest_of
 from specgate.contract import BASELINE, Budget, Role
 from specgate.errors import BackendError
 from tests.eagle3.cupy.engine.tracing import same_prefixes, tokens, trace
-from tests.eagle3.cupy.gpu_pairs import (
-    RAGGED,
-    SIZES,
-    checkpoints,
-    engine,
-    engine_of,
-    random_prompts,
-    shape,
-)
+from tests.eagle3.cupy.gpu_pairs import RAGGED, SIZES, checkpoints, engine, engine_of, random_prompts, shape
 
 pytestmark = pytest.mark.gpu
 

@@ -123,11 +123,7 @@ def test_logits_are_as_near_to_the_float32_reference_of_the_format_as_torchs_in_
     """And nearer than to the reference in float32 throughout: the format is what differs."""
     of_format, rounded, exact = (
         oracle(name, dtype, kv)
-        for dtype, kv in (
-            (torch.float32, KvModes(mode)),
-            (torch.bfloat16, KvModes(mode)),
-            (torch.float32, AS_COMPUTED),
-        )
+        for dtype, kv in ((torch.float32, KvModes(mode)), (torch.bfloat16, KvModes(mode)), (torch.float32, AS_COMPUTED))
     )
     made, prompts = engine(name, KvModes(mode)), random_prompts([300, 70])
     ours, torchs = nearness(made, of_format, rounded, prompts, 40)

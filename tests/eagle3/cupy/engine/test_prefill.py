@@ -265,14 +265,7 @@ def test_a_slot_reads_the_same_whether_its_prompt_was_computed_or_reused(plain: 
         assert last[slot].features is last[0].features
 
 
-@pytest.mark.parametrize(
-    ("kv", "fused"),
-    [
-        ("bf16", False),
-        ("fp8", False),
-        ("fp8", True),
-    ],
-)
+@pytest.mark.parametrize(("kv", "fused"), [("bf16", False), ("fp8", False), ("fp8", True)])
 @torch.inference_mode()
 def test_prompts_that_begin_alike_have_the_bits_that_each_has_alone(
     plain: Pair, kv: KvMode, fused: bool, on_host: None

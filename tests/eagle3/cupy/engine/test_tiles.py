@@ -4,9 +4,7 @@ import pytest
 import torch
 
 from specgate.backends.eagle3.cupy.engine.tiles import config_of, counted_tiles
-from specgate.backends.eagle3.cupy.kernels.attention.fmha_config import (
-    FmhaConfig,
-)
+from specgate.backends.eagle3.cupy.kernels.attention.fmha_config import FmhaConfig
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
 from specgate.contract import Budget, Role
 from specgate.contract.samples.counters import FMHA_TILES

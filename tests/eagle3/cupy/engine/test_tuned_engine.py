@@ -23,14 +23,7 @@ from specgate.backends.eagle3.cupy.tuning.search import gemm_shapes
 from specgate.backends.eagle3.nouns.gemms import GemmShape, read_shapes
 from specgate.contract import BlockTrace, Budget, Held, Role
 from specgate.run import profiler
-from tests.eagle3.cupy.gpu_pairs import (
-    RECIPE_EXPERTS,
-    checkpoints,
-    engine_of,
-    expert_pair,
-    random_prompts,
-    shape,
-)
+from tests.eagle3.cupy.gpu_pairs import RECIPE_EXPERTS, checkpoints, engine_of, expert_pair, random_prompts, shape
 from tests.eagle3.cupy.tuned.files import experts, gemm, written
 
 pytestmark = pytest.mark.gpu

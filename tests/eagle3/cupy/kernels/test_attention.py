@@ -140,10 +140,7 @@ def test_a_sink_takes_its_share_of_the_softmax_and_a_rows_bits_are_its_own(windo
 
 
 @pytest.mark.parametrize("heads", [Heads(32, 8, 128, POSITIONS), Heads(9, 3, 64, POSITIONS)], ids=["128", "64"])
-@pytest.mark.parametrize(
-    "config",
-    (*CANDIDATES, *(FmhaConfig(*cut) for cut in SHORT_AND_LONG_RINGS)),
-)
+@pytest.mark.parametrize("config", (*CANDIDATES, *(FmhaConfig(*cut) for cut in SHORT_AND_LONG_RINGS)))
 def test_every_configuration_agrees_with_float64_and_with_itself(config: FmhaConfig, heads: Heads) -> None:
     cache = Cache(heads, len(EDGES))
     qkv = cache.qkv(len(EDGES) * 4)

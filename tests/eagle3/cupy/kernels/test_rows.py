@@ -17,16 +17,7 @@ from specgate.backends.eagle3.cupy.kernels.rows.launchers import (
 )
 from specgate.backends.eagle3.cupy.kernels.state.slots import Fault
 from tests.eagle3.cupy import oracles
-from tests.eagle3.cupy.kernels.device import (
-    counted,
-    integers,
-    normal,
-    packed,
-    poisoned,
-    relative_error,
-    rows_of,
-    state,
-)
+from tests.eagle3.cupy.kernels.device import counted, integers, normal, packed, poisoned, relative_error, rows_of, state
 
 EPS = 1e-5
 ACTIVE, SLOTS, ROWS, MAX_ROWS = [0, 2, 3], 5, 4, 6

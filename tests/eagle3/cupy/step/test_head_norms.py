@@ -24,9 +24,7 @@ pytestmark = pytest.mark.usefixtures("whole_steps")
 
 
 @pytest.mark.parametrize(
-    ("tree", "kv", "error"),
-    [(TREE, None, 0.02), (None, "nvfp4", 0.15)],
-    ids=["tree", "chain over nvfp4"],
+    ("tree", "kv", "error"), [(TREE, None, 0.02), (None, "nvfp4", 0.15)], ids=["tree", "chain over nvfp4"]
 )
 def test_steps_are_the_reference_engines_and_speculation_is_the_baseline_bit_for_bit(
     tree: DraftTree | None, kv: str | None, error: float

@@ -24,11 +24,7 @@ pytestmark = pytest.mark.usefixtures("whole_steps")
 LENGTHS = [5, BLOCK - 2, 2 * BLOCK - 4, 2 * BLOCK - 4]
 """Prompts that end within a scale's positions, before a block, and at the end of a chunk; the last two are equal."""
 K = 3
-FORMATS = {
-    "target fp8": KvModes("fp8"),
-    "both nvfp4": KvModes("nvfp4", "nvfp4"),
-    "draft fp8": KvModes(None, "fp8"),
-}
+FORMATS = {"target fp8": KvModes("fp8"), "both nvfp4": KvModes("nvfp4", "nvfp4"), "draft fp8": KvModes(None, "fp8")}
 """Every format in either cache, and each cache alone."""
 
 
@@ -77,9 +73,7 @@ def test_equal_prompts_decode_alike(plain: Plain) -> None:
 
 
 @pytest.mark.parametrize("format_", CODES)
-def test_the_baseline_is_nearer_to_the_reference_engines_of_its_format_than_to_that_in_float32(
-    format_: KvMode,
-) -> None:
+def test_the_baseline_is_nearer_to_the_reference_engines_of_its_format_than_to_that_in_float32(format_: KvMode) -> None:
     """Codes of numbers that differ in their last bits of bfloat16 are one apart now and then, which is a sixteenth: so
     whole passes agree no better. `kernels/codes/` compares code by code.
     """
@@ -88,11 +82,7 @@ def test_the_baseline_is_nearer_to_the_reference_engines_of_its_format_than_to_t
     errors = []
     for mode in (format_, None):
         oracle = ReferenceEngine(
-            *made_pair(torch.float32),
-            max_batch=len(LENGTHS),
-            max_positions=200,
-            device="cpu",
-            kv=KvModes(mode),
+            *made_pair(torch.float32), max_batch=len(LENGTHS), max_positions=200, device="cpu", kv=KvModes(mode)
         )
         oracle.prefill(prompts(), draft=False)
         rows = [

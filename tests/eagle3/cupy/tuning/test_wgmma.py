@@ -68,8 +68,7 @@ def test_a_weight_has_the_most_rows_that_its_products_have() -> None:
 
 
 @pytest.mark.parametrize(
-    ("capability", "rows", "kept"),
-    [((9, 0), 24, True), ((9, 0), 23, False), ((8, 0), 64, False), ((12, 0), 64, False)],
+    ("capability", "rows", "kept"), [((9, 0), 24, True), ((9, 0), 23, False), ((8, 0), 64, False), ((12, 0), 64, False)]
 )
 def test_a_tuned_weight_lacks_products_by_wgmma_where_steps_have_many_rows_on_a_gpu_that_has_them(
     capability: tuple[int, int], rows: int, kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence, Set
 
 from specgate.backends.eagle3.cupy.kernels.loader import Spec, entry_points, kernel_files
-from tests.eagle3.cupy.kernels.compiled.covering import (
-    Kind,
-    covering,
-    is_tree,
-    kind_of,
-    largest_of_kind,
-    pairs_of,
-)
+from tests.eagle3.cupy.kernels.compiled.covering import Kind, covering, is_tree, kind_of, largest_of_kind, pairs_of
 from tests.eagle3.cupy.kernels.compiled.sweep import SIZES, by_wgmma, code_of, without_twins
 
 

@@ -95,10 +95,7 @@ def test_every_kernel_waits_for_the_one_before_it_since_it_may_be_started_early(
             Spec.of("embed_rows", {"hidden": 100, "rows": 1, "max_rows": 1, "threads": 128}),
             r"HIDDEN must be a multiple of 8",
         ),
-        (
-            Attention(Heads(3, 1, 96, 128), 1).spec,
-            r"HEAD_DIM must be 64 or 128",
-        ),
+        (Attention(Heads(3, 1, 96, 128), 1).spec, r"HEAD_DIM must be 64 or 128"),
         (MatmulRows(64, 48, Epilogue.PLAIN, 1).spec, r"K_IN must be a multiple of 32"),
         (
             Spec.of("feature_rows", {"hidden": 64, "features": 3, "norm": 3, "rows": 4, "max_rows": 6, "threads": 256}),

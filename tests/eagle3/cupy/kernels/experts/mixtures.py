@@ -50,14 +50,7 @@ class Left:
     @property
     def results(self) -> tuple[Tensor, ...]:
         """What belongs to a row each."""
-        return (
-            self.logits,
-            self.x16,
-            self.act.view(len(self.logits), -1),
-            self.stream,
-            self.normed,
-            self.squares,
-        )
+        return (self.logits, self.x16, self.act.view(len(self.logits), -1), self.stream, self.normed, self.squares)
 
 
 class Mixture:

@@ -16,13 +16,7 @@ from specgate.backends.eagle3.cupy.device import Multiprocessors
 from specgate.backends.eagle3.cupy.kernels.matmul import matmul_rows
 from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import MAX_ROWS, ROW_GROUP, ROW_TILE
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import MatmulRows, maxima_of
-from specgate.backends.eagle3.cupy.kernels.matmul.wgmma_config import (
-    BOXES,
-    CLUSTERS,
-    STAGES,
-    WgmmaConfig,
-    row_tiles_of,
-)
+from specgate.backends.eagle3.cupy.kernels.matmul.wgmma_config import BOXES, CLUSTERS, STAGES, WgmmaConfig, row_tiles_of
 from specgate.backends.eagle3.cupy.kernels.operands import tensor_map
 from specgate.errors import BackendError
 from tests.eagle3.cupy import oracles

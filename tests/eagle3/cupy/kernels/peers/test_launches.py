@@ -12,14 +12,7 @@ from specgate.backends.eagle3.cupy.engine.prefill import kernels as prefill_kern
 from specgate.backends.eagle3.cupy.kernels.peers.launchers import Exchanges
 from specgate.backends.eagle3.lib.shard import Shard
 from specgate.backends.eagle3.pair_tools.plant.geometries import PairGeometry
-from tests.eagle3.cupy.kernels.launches import (
-    PAIRS,
-    check_arguments,
-    lets_go_early,
-    mixed_up,
-    step,
-    touched_early,
-)
+from tests.eagle3.cupy.kernels.launches import PAIRS, check_arguments, lets_go_early, mixed_up, step, touched_early
 from tests.eagle3.cupy.pairs import BOUNDARIES, DRAFT, MIXTURE, TARGET
 
 DIVISIBLE = replace(DRAFT, heads=4, kv_heads=4, intermediate=128)

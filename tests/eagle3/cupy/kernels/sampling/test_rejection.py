@@ -186,8 +186,7 @@ def test_a_step_does_not_depend_on_the_slots_beside_it(device: str) -> None:
     _, together, _ = step.run(device)
     for n, slot in enumerate(step.rows.active):
         rows = Rows(
-            *(step.asked, step.rows.logits[4 * n : 4 * n + 4], [step.rows.requests[slot]]),
-            [step.rows.positions[slot]],
+            *(step.asked, step.rows.logits[4 * n : 4 * n + 4], [step.rows.requests[slot]]), [step.rows.positions[slot]]
         )
         assert Verified(step.asked, rows, step.draft[n : n + 1], step.ids).run(device)[1] == [together[n]]
 

@@ -10,14 +10,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.kernels.sampling.launchers import (
-    EACH,
-    CutRows,
-    Division,
-    DrawRows,
-    Seed,
-    threads_of,
-)
+from specgate.backends.eagle3.cupy.kernels.sampling.launchers import EACH, CutRows, Division, DrawRows, Seed, threads_of
 from specgate.backends.eagle3.cupy.memory.sampling import SamplingBuffers
 from specgate.backends.eagle3.cupy.step.token_draw import TokenDraw
 from specgate.contract import Sampling

@@ -134,9 +134,7 @@ def tokens_of(logits: Tensor, ranks: Sequence[int], device: str) -> Slots:
     columns, shape = logits.shape[1], TreeShape.of([(rank,) for rank in ranks])
     (level,) = levels_of(shape, shape)
     slots = state(shape.rows, device)
-    weights = InputWeights(
-        *(normal(*of, device=device) for of in ((columns, 64), (64,), (64,))),
-    )
+    weights = InputWeights(*(normal(*of, device=device) for of in ((columns, 64), (64,), (64,))))
     pre_norm = PreNormRows(normal(4, 64, device=device), normal(4, 8, dtype=torch.float32, device=device))
     out, onward, stream = (torch.zeros(4, width, device=device) for width in (128, 64, 64))
     token = TreeToken(64, columns, False, False, shape.rows, level.top, 1, level.nodes, 1, 0)
