@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from specgate.analysis.cell_names import cell_name
 from specgate.analysis.intervals.other_prompts import THESE
 from specgate.analysis.intervals.rounding import told_from
-from specgate.analysis.load.figures import in_words
+from specgate.analysis.load.figures import counted, in_words, unit_of
 from specgate.analysis.verdict import overall
-from specgate.contract import Comparison, Run, State, Value
+from specgate.contract import Comparison, Run, State, Value, Verdict
 from specgate.contract.token_check import NO_TOKEN
 from specgate.contract.verdict import SPEEDUP
 from specgate.reports.common import figures, summary
@@ -24,6 +24,8 @@ def answer(run: Run) -> str | None:
     if wrong := _wrong(run):
         return _difference(run, wrong)
     if run.break_even:
+        if invalid := [v for v in run.verdicts if v.required and v.state is State.INVALID]:
+            return _nothing_holds(run, invalid[0])
         of_one = in_words(run.break_even[0])
         alone = [f"{of_one[0].upper()}{of_one[1:]}."] if len(run.break_even) == 1 else summary.break_evens(run)
         return " ".join((*alone, *summary.beside_break_evens(run)))
@@ -55,6 +57,14 @@ def _difference(run: Run, wrong: Sequence[Comparison]) -> str:
     got, expected = ("the end" if token == NO_TOKEN else token for token in (first.got, first.expected))
     where = "" if len(run.comparisons) == 1 else f" with {cell_name(wrong[0].cell.key, run.scenarios)}"
     return f"Tokens differ{where}: {prompt}, token {first.position}: {got} instead of {expected}."
+
+
+def _nothing_holds(run: Run, first: Verdict) -> str:
+    """Return why a sweep that is INVALID answers nothing: the levels that refused requests, or its first rule."""
+    points = sorted((r.cell.point for r in run.cells if r.refused), key=lambda point: point.level)
+    levels = dict.fromkeys(counted(point.level, unit_of(point.rate is not None)) for point in points)
+    why = f"requests were refused at {', '.join(levels)}" if levels else f"{first.rule} is {first.state.value}"
+    return f"No answer: {why}."
 
 
 def _missed(run: Run) -> str:

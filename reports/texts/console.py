@@ -251,7 +251,8 @@ def facts(run: Run) -> Iterator[str]:
 def _of_one_cause(verdicts: Sequence[Verdict], by_rule: bool = False) -> list[list[Verdict]]:
     """Group verdicts on cells without figures by their cause; every other one stands alone, or with those of its rule.
 
-    The same reason of another rule, with the same next step, is the same cause.
+    The same reason of another rule, with the same next step, is the same cause. `by_rule`: so is a reason of that kind
+    on another cell.
     """
     groups: dict[tuple[object, ...], list[Verdict]] = {}
     rules_of: dict[tuple[object, ...], set[str]] = {}
@@ -259,7 +260,8 @@ def _of_one_cause(verdicts: Sequence[Verdict], by_rule: bool = False) -> list[li
         rules_of.setdefault((v.cell, v.message), set()).add(v.rule)
     for number, v in enumerate(verdicts):
         shared = v.reason_code == "not_measured" or len(rules_of[v.cell, v.message]) > 1
-        key = (v.state, v.required, v.message, v.next_step) if shared else (v.state, v.rule) if by_rule else (number,)
+        reason = v.reason_code if by_rule and v.reason_code else v.message
+        key = (v.state, v.required, reason, v.next_step) if shared else (v.state, v.rule) if by_rule else (number,)
         groups.setdefault(key, []).append(v)
     return list(groups.values())
 

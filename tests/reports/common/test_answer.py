@@ -11,7 +11,7 @@ from specgate.contract import Divergence, Rule, State, Verdict
 from specgate.contract.token_check import TieLaw
 from specgate.reports.common.answer import answer, decided_by, which_counts
 from tests.support.factories import POLICY, blocks_of, corrupt, judged, plan_of, policy_of, run_of, scenario
-from tests.support.loaded import load_scenario, loaded_run
+from tests.support.loaded import SCRIPT, load_scenario, loaded_run
 
 PLAN = plan_of(scenario(prompt_sets=4, rounds=4))
 RUN = run_of(PLAN, blocks_of(PLAN))
@@ -40,6 +40,14 @@ def test_a_load_that_shows_no_difference_is_not_said_to_show_one() -> None:
     assert (answer(run) or "").startswith("Speculation ")
     unclear = answer(replace(run, break_even=(replace(of_one, outcome="unclear"),)))
     assert (unclear or "").startswith("No difference from the baseline is proven at any level")
+
+
+def test_a_load_whose_requests_were_refused_is_not_said_to_show_that_speculation_pays() -> None:
+    refusing = loaded_run(load_scenario((1, 4, 8), rounds=2), replace(SCRIPT, refuse_beyond=6))
+    pays = Rule("pays", "load", True, role="spec-*", params={"min_break_even": 1})
+    assert answer(judged(refusing, policy_of(pays))) == "No answer: requests were refused at 8 clients."
+    allowing = policy_of(replace(pays, params={**pays.params, "max_refused": 1.0}))
+    assert (answer(judged(refusing, allowing)) or "").startswith("Speculation pays ")
 
 
 def test_a_wrong_token_comes_before_any_speed() -> None:
