@@ -33,26 +33,32 @@ from specgate.archive.report_comparison import (
 )
 from specgate.contract import Block, Run
 from specgate.contract.two_builds import TwoBuilds
-from specgate.errors import InvalidResult, OtherVersion, SpecgateError
-from specgate.files.json_record import stored_json
+from specgate.errors import InvalidResult, OtherVersion, SpecgateError, UsageError
+from specgate.files.json_record import read_record, stored_json
+from specgate.files.json_text import to_plain
 from specgate.files.manifest import LOCK, MANIFEST, Difference, listings, manifest_differences, odd_files, vouched
-from specgate.files.run_folder import RUN, RunFolder
+from specgate.files.run_folder import RUN, RunFolder, is_run
 from specgate.files.run_schema import made_by, refuse_other_schema, that_version
 from specgate.files.writing import sha256_of
 from specgate.machine import inventory
+from specgate.machine.noise_profile import SCHEMA as NOISE_SCHEMA
+from specgate.machine.noise_profile import NoiseProfile
 from specgate.promotion.ending import cut_in_words
 from specgate.promotion.ledger import Entry, Ledger
+from specgate.run.calibration import recomputed
 from specgate.run.resuming import last_entry as newest_entry
 from specgate.run.resuming import never_ended, resume_command
 
-R = TypeVar("R", Run, TwoBuilds)
+NOISE: Final = "noise.json"
+
+R = TypeVar("R", Run, TwoBuilds, NoiseProfile)
 
 
 @dataclass(frozen=True, slots=True)
 class Verification(Generic[R]):
-    """Result of checking the folder of a run or of a comparison.
+    """Result of checking the folder of a run, a comparison or a calibration.
 
-    `result`: the run or the comparison as it was recomputed, or None if it could not be.
+    `result`: it as it was recomputed, or None if it could not be.
     `files`: how many files the manifest lists.
     `notes`: what is no contradiction, but worth knowing.
     `untold`: where a result of another source tree is not what this one computes; that tree has to tell who is right.
@@ -96,6 +102,33 @@ def verify_builds(path: Path) -> Verification[TwoBuilds]:
     if ours:
         return Verification(result, files, (*differences, *again), tuple(notes))
     return Verification(result, files, tuple(differences), tuple(notes), tuple(again), that_version(run))
+
+
+def is_calibration(path: Path) -> bool:
+    """Return whether `path` is the folder of a calibration that has ended, or of one of its further processes."""
+    listed = listings(path / MANIFEST) if is_run(path) and (path / MANIFEST).is_file() else {RUN: ""}
+    return RUN not in listed and not (path / RUN).is_file()
+
+
+def verify_calibration(path: Path) -> Verification[NoiseProfile]:
+    """Check the calibration in the folder `path`: its manifest, and the noise of every cell, recomputed from the
+    samples. Means of further processes are taken as given. The folder of such a process has no profile: None.
+    """
+    differences, files = list(manifest_differences(path)), listed_files(path)
+    stored = None if differences else read_record(NoiseProfile, path / NOISE, NOISE_SCHEMA)
+    if stored is None:
+        return Verification(None, files, tuple(differences))
+    made = {"fingerprint": stored.fingerprint}
+    ours = stored.fingerprint.get("source_tree_sha256") == inventory.source_tree_sha256()
+    try:
+        again = recomputed(RunFolder.open(path, read_only=True), stored)
+    except (SpecgateError, ValueError, LookupError, TypeError, ArithmeticError) as error:
+        return Verification(None, files, (Difference(path.name, "", f"cannot be recomputed: {error}"),))
+    computed = tuple(differences_of(NOISE, to_plain(NoiseProfile, stored), to_plain(NoiseProfile, again)))
+    if ours:
+        return Verification(again, files, computed)
+    note = f"the calibration was made by {made_by(made)}"
+    return Verification(again, files, (), (note,), computed, that_version(made))
 
 
 def page_differences(path: Path, result: TwoBuilds) -> Iterator[Difference]:
@@ -211,6 +244,8 @@ def verify(path: Path) -> Verification[Run]:
     Raises UsageError if `path` is not a run folder, and OtherVersion for a run of another schema.
     """
     folder = RunFolder.open(path, read_only=True)
+    if is_calibration(path):
+        raise UsageError(f"{path}: a calibration, which has no verdict", hint="its noise.json has its result")
     differences = list(manifest_differences(path))
     if not any(difference.file == RUN for difference in differences):  # else an edited schema would excuse the rest
         refuse_other_schema(path)

@@ -49,9 +49,7 @@ def calibrate(request: Request, margin_pct: float, processes: int) -> ExitCode:
     about the machine, so an existing profile is kept.
     """
     config = resolve(request)
-    # Noise is measured in a fixed number of rounds, whatever ends a run of the scenario.
-    scenarios = [override(s, measurement_runs=s.schedule.rounds) for s in config.scenarios.values()]
-    whole = build_plan(scenarios, config.backend)
+    whole = whole_plan(config)
     plan = twice(whole)
     folder, runner = measure(plan, config, request)
     blocks = [folder.lines(Block)]
@@ -69,6 +67,22 @@ def calibrate(request: Request, margin_pct: float, processes: int) -> ExitCode:
     echo(f"noise profile {file_of(request.out)}")
     echo(f"this machine is {'accepted' if profile.accepted else 'rejected'} at {margin_pct:g} %")
     return ExitCode.PASS if profile.accepted else ExitCode.ENV_REJECTED
+
+
+def recomputed(folder: RunFolder, stored: NoiseProfile) -> NoiseProfile:
+    """The profile in the folder of a calibration with the noise of every cell computed again, but for the means of
+    processes. Raises InvalidResult as `noise_of`.
+    """
+    plan, blocks = twice(whole_plan(folder.read_config())), folder.lines(Block)
+    means = {key: cell.process_means for key, cell in stored.cells.items()}
+    cells = {c.key: noise_of(plan, c, blocks, stored.margin_pct, means.get(c.key, ())) for c in plan.cells}
+    return replace(stored, cells=cells)
+
+
+def whole_plan(config: Config) -> Plan:
+    """The plan of a calibration. Noise is measured in a fixed number of rounds, whatever ends a run of a scenario."""
+    scenarios = [override(s, measurement_runs=s.schedule.rounds) for s in config.scenarios.values()]
+    return build_plan(scenarios, config.backend)
 
 
 def measure(plan: Plan, config: Config, request: Request) -> tuple[RunFolder, Runner]:

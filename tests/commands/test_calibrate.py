@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from specgate.files.writing import sha256_of
 from tests.commands.test_run import last_lines
 from tests.support.command import Cli
 
@@ -71,6 +72,24 @@ def test_a_quiet_machine_gets_a_noise_profile_that_later_runs_go_by(cli: Cli) ->
     verdicts = json.loads((cli.newest() / "gates.json").read_text())["verdicts"]
     assert any("this machine can tell" in v["message"] for v in verdicts)
     assert any(re.search(r"\(sd, 5 measured(\)|; 0\.13 % is the least that counts\))", v["message"]) for v in verdicts)
+
+
+def test_a_calibration_is_recomputed_from_its_samples_and_judged_by_no_policy(cli: Cli) -> None:
+    cli.run("machine", "calibrate", "--scenario", "tiny.yaml", "--backend", "fake", "--processes", "2", code=0)
+    of_calibration = sorted(
+        (cli.folder / "runs").glob("*-calibrate-*"), key=lambda folder: not (folder / "noise.json").is_file()
+    )
+    holds = [cli.run("runs", "verify", folder, pair=False, code=0).stdout for folder in of_calibration]
+    assert "2 cells recomputed, all as stored" in holds[0] and "a further process, without a profile" in holds[1]
+    folder = of_calibration[0]
+    refused = cli.run("runs", "check", folder, "--policy", "policy.yaml", pair=False, code=2)
+    assert "a calibration, which has no verdict" in refused.stderr
+    noise, manifest = folder / "noise.json", folder / "MANIFEST.sha256"
+    before = sha256_of(noise)
+    noise.write_text(noise.read_text().replace('"pairs": 24', '"pairs": 25', 1))
+    assert "noise.json" in cli.run("runs", "verify", folder, pair=False, code=6).stdout
+    manifest.write_text(manifest.read_text().replace(before, sha256_of(noise)))
+    assert "pairs" in cli.run("runs", "verify", folder, pair=False, code=6).stdout
 
 
 def test_a_noisy_machine_is_rejected(cli: Cli) -> None:

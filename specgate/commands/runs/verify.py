@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,7 +17,6 @@ from specgate.terminal import echo
 if TYPE_CHECKING:
     from specgate.archive.verification import Verification
     from specgate.contract import Run
-    from specgate.contract.two_builds import TwoBuilds
 
 
 @command(short_help="Recompute a run's figures and verdicts from its samples.")
@@ -28,19 +27,23 @@ def verify(run: Path) -> None:
     \b
     Example: specgate runs verify RUN
 
-    RUN may also be the folder of a comparison (`specgate ab`). Nothing is measured and nothing is written. Exit code 0
-    if everything agrees, else 6; the file and the place of every difference are printed, and what could not be checked
-    is said. Exit code 3 if RUN has not ended: the command that brings it to its end is printed. Exit code 4 if another
-    version of specgate made RUN and only that version can tell: the version is named.
+    RUN may also be the folder of a comparison (`specgate ab`) or of a calibration (`specgate machine calibrate`).
+    Nothing is measured and nothing is written. Exit code 0 if everything agrees, else 6; the file and the place of
+    every difference are printed, and what could not be checked is said. Exit code 3 if RUN has not ended: the command
+    that brings it to its end is printed. Exit code 4 if another version of specgate made RUN and only that version can
+    tell: the version is named.
     """
     from specgate.ab.folder import is_comparison
-    from specgate.archive.verification import unended
+    from specgate.archive.verification import is_calibration, unended
 
     if why := unended(run):
         echo(f"{run.name} has not ended: {why}")
         sys.exit(ExitCode.INCONCLUSIVE)
     if is_comparison(run):
         verify_comparison(run)
+        return
+    if is_calibration(run):
+        verify_calibration(run)
         return
     from specgate.analysis.verdict import in_words
     from specgate.archive.verification import verify as verified
@@ -83,7 +86,18 @@ def verify_comparison(path: Path) -> None:
     echo(f"verdict {again.verdict} (exit {int(again.code)})")
 
 
-def end_where_it_differs(subject: str, check: Verification[Run] | Verification[TwoBuilds]) -> None:
+def verify_calibration(path: Path) -> None:
+    """As `verify`, for the folder of a calibration, or of one of its further processes, which has no profile."""
+    from specgate.archive.verification import verify_calibration as verified
+
+    check = verified(path)
+    end_where_it_differs(f"calibration {path.name}", check)
+    again = check.result
+    told = f"{len(again.cells)} cells recomputed, all as stored" if again else "a further process, without a profile"
+    echo(f"calibration {path.name} holds: {check.files} files unchanged; {told}")
+
+
+def end_where_it_differs(subject: str, check: Verification[Any]) -> None:
     """Print differences and notes; exit where anything differs from what is stored."""
     for difference in (*check.differences, *check.untold):
         echo(f"differs: {difference}")
