@@ -219,6 +219,16 @@ def until_decided() -> dict[str, Simulated]:
     return made
 
 
+def cut_short() -> dict[str, Simulated]:
+    """Points whose time is spent within a pass over their prompt sets."""
+    made = {}
+    for sets, end in ((3, 7), (8, 13)):
+        looks = planned_interim_looks(scheduled(sets, Schedule(4, 1, until="decided")))
+        plan = scheduled(sets, Schedule(4, 1))
+        made[f"{sets} sets, cut after {end} pairs"] = Simulated(plan, (*(n for n in looks if n < end), end))
+    return made
+
+
 def planned(scenario: Scenario) -> Simulated:
     return Simulated(scenario, planned_interim_looks(scenario))
 
@@ -234,7 +244,7 @@ def at_the_floor(runs: int, noise: Draw, *, profile: bool) -> Iterator[str]:
     """Lines of a Markdown table: false PASS / false FAIL in percent, per kind of noise and schedule; each the largest
     over SIZES.
     """
-    plans = {**{name: planned(s) for name, s in schedules().items()}, **until_decided()}
+    plans = {**{name: planned(s) for name, s in schedules().items()}, **until_decided(), **cut_short()}
     yield f"| noise | {' | '.join(plans)} |"
     yield f"|---{'|---' * len(plans)}|"
     for kind in {**NOISES, **BEYOND}:

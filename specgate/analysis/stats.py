@@ -106,10 +106,10 @@ def order_interval(
 ) -> Interval | None:
     """t-interval of the mean of `log_ratios`; None for fewer than MIN_PAIRS. `alpha` is the error on each side.
 
-    The model is dᵢ = m[prompt set of i] + b·oᵢ, fitted by least squares, with the order oᵢ of the pair (+1 or −1). The
-    result is the mean of m over the pairs. Neither the order effect b nor differences between prompts then count as
-    noise. This is justified because prompts are fixed and greedy decoding of them is deterministic: a gate speaks about
-    these prompts.
+    The model is dᵢ = m[prompt set of i] + b·oᵢ, fitted by least squares, with the order oᵢ of the pair (+1 or −1).
+    The result is the mean of m over the prompt sets, however often each has run. Neither the order effect b nor
+    differences between prompts then count as noise. This is justified because prompts are fixed and greedy decoding
+    of them is deterministic: a gate speaks about these prompts.
 
     Where prompt sets were not repeated often enough to be told apart, one m serves for all. Their differences then
     count as noise, which can only widen the interval. Where all pairs ran in one order, b is left out.
@@ -125,7 +125,7 @@ def order_interval(
     freedom = n - design.shape[1]
     residual = d - design @ fit
     sd = math.sqrt(float(residual @ residual) / freedom)
-    weights = np.where(np.arange(design.shape[1]) < sets, design.mean(axis=0), 0.0)
+    weights = np.where(np.arange(design.shape[1]) < sets, 1 / sets, 0.0)
     scale = math.sqrt(float(weights @ np.linalg.inv(design.T @ design) @ weights))
     half = t_quantile(1 - alpha, freedom) * sd * scale
     mean = float(weights @ fit)

@@ -4,11 +4,11 @@ A clock that sinks, a neighbour that comes and goes, a cache that fills: noise o
 interval that takes pairs for independent is then too narrow, and up to one wrong verdict in seven was the result.
 
 The model is dᵢ = m[prompt set of i] + b·oᵢ + eᵢ. Two errors e that lie t rounds apart have the covariance
-σ²·((1 − w)·[t = 0] + w·ρᵗ): an AR(1) process of share w, with white noise beside it. The mean of m is estimated by
-ordinary least squares, so it stays the plain mean of the pairs. Its standard error is computed for each covariance of a
-grid, with the residual variance of generalised least squares (Aitken). It is the largest of those that the pairs do not
-contradict: a confidence set for the nuisance parameters, as in Berger and Boos (1994), from the restricted likelihood
-(Patterson and Thompson 1971).
+σ²·((1 − w)·[t = 0] + w·ρᵗ): an AR(1) process of share w, with white noise beside it. The mean of m over prompt sets is
+estimated by ordinary least squares, so it stays the plain mean of the pairs of whole passes. Its standard error is
+computed for each covariance of a grid, with the residual variance of generalised least squares (Aitken). It is the
+largest of those that the pairs do not contradict: a confidence set for the nuisance parameters, as in Berger and Boos
+(1994), from the restricted likelihood (Patterson and Thompson 1971).
 
 The same is done a second time with a variance that leans on a prior one (`PRIOR_SD`), as in a conjugate normal model:
 few pairs then know their scatter better than by themselves.
@@ -77,6 +77,7 @@ class Model:
     """The least-squares model of a list of pairs d; it depends on when they ran, and not on what they measured.
 
     `weights`: the mean is weights·d. `order_weights`: the order effect is order_weights·d.
+    `once`: the variance that sets which ran once add to the mean. If such a pair is an outlier, no residual shows it.
     All else has one entry per covariance: float64 [covariances], `residual` [covariances, pairs, pairs].
     `correlations`: of neighbouring pairs. `residual`: d′·residual·d is the residual sum of squares, with the variance
         σ² times `freedom`.
@@ -88,6 +89,7 @@ class Model:
     weights: Array
     order_weights: Array
     freedom: int
+    once: float
     correlations: Array
     residual: Array
     variances: Array
@@ -122,6 +124,8 @@ class Model:
         """
         freedom = self.freedom + np.where(np.asarray(prior) > 0, PRIOR_FREEDOM, 0)
         variance = (squares + prior) / freedom * (self.variances if of is None else of)
+        if of is None:
+            variance = variance + self.once
         kept: Array = np.sqrt(np.where(self.plausible(squares), variance, 0.0))
         return kept
 
@@ -177,8 +181,10 @@ def model_of(orders: tuple[float, ...], prompt_sets: tuple[int, ...], turns: tup
     design, sets = next(designs(orders, prompt_sets))
     columns = design.shape[1]
     solved = np.linalg.pinv(design)
-    weights = np.where(np.arange(columns) < sets, design.mean(axis=0), 0.0) @ solved
+    weights = np.where(np.arange(columns) < sets, 1 / sets, 0.0) @ solved
     order_weights = solved[sets] if columns > sets else np.zeros(len(orders))
+    alone = design[:, :sets].sum(axis=0) == 1
+    once = PRIOR_SD**2 * np.count_nonzero(alone) / sets**2
     when = np.asarray(turns if len(set(turns)) == len(turns) else range(len(turns)))
     apart = np.abs(np.subtract.outer(when, when))
     correlation, share, tolerances = np.array(list(covariances(len(orders)))).T
@@ -191,5 +197,14 @@ def model_of(orders: tuple[float, ...], prompt_sets: tuple[int, ...], turns: tup
     constants = np.linalg.slogdet(alike)[1] + np.linalg.slogdet(information)[1]
     neighbours = share * correlation
     return Model(
-        weights, order_weights, len(orders) - columns, neighbours, residual, of_mean, of_order, constants, tolerances
+        weights,
+        order_weights,
+        len(orders) - columns,
+        once,
+        neighbours,
+        residual,
+        of_mean,
+        of_order,
+        constants,
+        tolerances,
     )

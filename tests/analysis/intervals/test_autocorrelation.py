@@ -114,3 +114,20 @@ def test_pairs_without_any_noise_have_no_error() -> None:
 @pytest.mark.parametrize("n", range(MIN_PAIRS))
 def test_too_few_pairs_give_no_error(n: int) -> None:
     assert fit([0.1] * n, [1] * n, [0] * n, range(n)) is None
+
+
+def test_prompt_sets_weigh_the_same_where_a_run_ends_within_a_pass() -> None:
+    sets, orders = [0, 1, 2] * 3 + [0], [1, -1, 1, -1, 1, -1, 1, -1, 1, -1]
+    means = [0.1, 0.2, 0.6]
+    d = [means[prompt_set] + 0.01 * order for prompt_set, order in zip(sets, orders, strict=True)]
+    fitted, independent = fit(d, orders, sets, range(10)), order_interval(d, orders, prompt_sets=sets)
+    assert fitted is not None and independent is not None
+    assert fitted.mean == pytest.approx(0.3)
+    assert independent.mean == pytest.approx(0.3)
+
+
+def test_a_prompt_set_that_ran_once_counts_with_the_expected_scatter_of_a_pair() -> None:
+    sets, orders = [*range(8), *range(5)], [1, -1] * 4 + [-1, 1] * 2 + [-1]
+    quiet = fit([0.1 * prompt_set for prompt_set in sets], orders, sets, range(13))
+    assert quiet is not None
+    assert quiet.error == pytest.approx(PRIOR_SD * math.sqrt(3) / 8)
