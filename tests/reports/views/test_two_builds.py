@@ -1,37 +1,13 @@
-"""The page of `specgate ab`: in words, and in a real browser on a phone, a laptop and paper, light and dark."""
+"""The page of `specgate ab` in words."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
-
-import pytest
 
 from specgate import plugins
-from specgate.archive.verification import verify_builds
-from specgate.contract.two_builds import Parting, TwoBuilds, Word
+from specgate.contract.two_builds import Parting, TwoBuilds
 from specgate.errors import ExitCode
-from tests.support.browser import A4, NEEDED, WIDTHS, chromium, opened, too_wide, violations
-from tests.support.command import Cli
-
-DRAWS = True
-
-
-@pytest.fixture(scope="module")
-def stored(tmp_path_factory: pytest.TempPathFactory, pair: tuple[Path, Path]) -> TwoBuilds:
-    """A comparison that was measured, of two looks, which ended with SLOWER."""
-    cli = Cli(tmp_path_factory.mktemp("ab"), *pair)
-    fixed = ("--scenario", "tiny.yaml", "--policy", "policy.yaml", "--backend", "fake", "-o", "step_ns=2000000")
-    done = cli.run("ab", *fixed, "--new", "prompt_jitter=0.002", "--new", "slowdown=1.02", "--processes", "3")
-    assert done.returncode in (1, 3), done.stdout + done.stderr
-    (made,) = (cli.folder / "runs").glob("*-ab-*")
-    result = verify_builds(made).result
-    assert result is not None
-    first = replace(result.looks[0], word=Word.CANNOT_TELL, reason="prefill time tiny/c24/b2 +0.10% (-0.30% … +0.51%)")
-    return replace(result, looks=(first, replace(result.looks[0], pairs=16, error=0.0008)))
 
 
 def unsteady(two_builds: TwoBuilds, *, one_build: bool) -> TwoBuilds:
@@ -86,44 +62,3 @@ def test_every_look_is_shown_with_its_interval_and_its_word(stored: TwoBuilds) -
 def test_builds_that_do_not_speculate_have_no_section_of_speculative_texts(stored: TwoBuilds) -> None:
     assert "own side's baseline" in plain(stored)
     assert "own side's baseline" not in plain(replace(stored, tokens=()))
-
-
-@pytest.fixture(scope="module")
-def page_file(stored: TwoBuilds, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    file = tmp_path_factory.mktemp("page") / "ab.html"
-    file.write_text(plugins.view("ab").render(unsteady(stored, one_build=False), "html"), encoding="utf-8")
-    return file
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with chromium() as started:
-        yield started
-
-
-class TestInABrowser:
-    pytestmark = NEEDED
-
-    def test_opening_the_page_logs_nothing_and_requests_nothing_else(self, browser: Any, page_file: Path) -> None:
-        with opened(browser, page_file, 1280) as page:
-            assert (page.said, page.asked) == ([], [page_file.as_uri()])
-
-    @pytest.mark.parametrize("width", WIDTHS)
-    def test_a_screen_scrolls_in_one_direction_only(self, width: int, browser: Any, page_file: Path) -> None:
-        with opened(browser, page_file, width) as page:
-            assert page.evaluate("document.documentElement.scrollWidth") <= width
-            assert too_wide(page) == []
-
-    def test_paper_has_room_for_everything(self, browser: Any, page_file: Path) -> None:
-        with opened(browser, page_file, A4[0], media="print") as page:
-            assert too_wide(page) == []
-
-    @pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 480)])
-    def test_axe_finds_no_violation(self, scheme: str, width: int, browser: Any, page_file: Path) -> None:
-        with opened(browser, page_file, width, scheme=scheme) as page:
-            assert violations(page) is None
-
-    def test_the_word_and_its_picture_are_on_the_first_screen(self, browser: Any, page_file: Path) -> None:
-        with opened(browser, page_file, 1280) as page:
-            for what in (".verdict h1", ".verdict .reason", "#section-0 ~ .pictures figure figcaption"):
-                assert page.locator(what).first.bounding_box()["y"] < 800, what
