@@ -53,6 +53,8 @@ _WIDTH, HEIGHT = 5.6, 2.7
 """Inches. The page scales a picture to the width of its column."""
 WIDE: Final = 2 * _WIDTH
 """Width in inches of a picture that is as wide as the page."""
+LONGEST: Final = 61
+"""Characters of a label beside a picture of full width: 5 inches."""
 _LEFT, _RIGHT, _TOP, _BOTTOM = 0.62, 0.08, 0.28, 0.46
 """Margins in inches. They leave room for tick labels of six characters, a legend above, and the axis label below."""
 
@@ -90,7 +92,19 @@ def stacked(
 
 def fitted(name: str, description: str, draw: Callable[[Any], None], width: float, height: float) -> str:
     """As `drawn`, with margins that are fitted to the labels. It takes twice the time; use it for long labels."""
-    return _svg(name, description, lambda figure: draw(figure.add_subplot()), width, height, layout="constrained")
+
+    def paint(figure: Any) -> None:
+        draw(figure.add_subplot())
+        for axes in figure.axes:  # a label as long as the picture would leave no room to draw in
+            axes.set_yticks(axes.get_yticks(), [_without_middle(label.get_text()) for label in axes.get_yticklabels()])
+
+    return _svg(name, description, paint, width, height, layout="constrained")
+
+
+def _without_middle(label: str) -> str:
+    """A label of at most `LONGEST` characters, with its beginning and its end."""
+    half = (LONGEST - 1) // 2
+    return label if len(label) <= LONGEST else f"{label[:half]}…{label[-half:]}"
 
 
 def _svg(

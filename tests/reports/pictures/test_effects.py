@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 
 import pytest
 
@@ -54,6 +55,20 @@ def test_beyond_the_limit_the_first_rows_are_drawn_and_the_caption_says_so() -> 
     picture = effects("key", "Changes", [effect(1.0, 1.1, name=f"row {n}") for n in range(SHOWN + 3)])
     assert f"Drawn are the first {SHOWN} of {SHOWN + 3}" in picture.caption
     assert f"row {SHOWN - 1}" in (picture.svg or "") and f"row {SHOWN}:" not in (picture.svg or "")
+
+
+def test_a_name_of_180_characters_leaves_room_to_draw_in() -> None:
+    name = f"org/{'a-very-long-name-' * 10}8B"
+    rows = [Effect(f"{name} · batch {batch} · spec-3", 1.1, 1.0, 1.2, None, f"{batch} %") for batch in (1, 4)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        drawn = effects("effects", "change", rows).svg
+    labels = re.findall(r">(org/[^<]*)</text>", drawn)
+    assert [(label[:20], label[-18:]) for label in labels] == [
+        ("org/a-very-long-name", "· batch 1 · spec-3"),
+        ("org/a-very-long-name", "· batch 4 · spec-3"),
+    ]
+    assert max(map(len, labels)) < 62
 
 
 def test_without_rows_there_is_no_picture_but_a_reason() -> None:
