@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from jsonschema.protocols import Validator
 from jsonschema.validators import validator_for
 
+from specgate.backends.servers.engines import ADAPTERS, TITLES
 from specgate.contract import Run
 from specgate.files.json_text import to_plain
 from specgate.files.run_schema import SCHEMA_VERSION
@@ -191,6 +193,14 @@ def test_the_index_names_every_document() -> None:
     for index, house in ((DOCS / "README.md", DOCS), (ENGINE / "README.md", ENGINE)):
         indexed = {(index.parent / link.partition("#")[0]).resolve() for link in links_of(index)}
         assert {page for page in pages() if house in page.parents} - {index} <= indexed
+
+
+def test_tables_written_by_hand_have_every_extra_and_every_server() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    readme, sampling = text_of(ROOT / "README.md"), text_of(DOCS / "sampling.md")
+    assert [extra for extra in extras if extra not in ("dev", "browser") and f"`{extra}`" not in readme] == []
+    titles = {**TITLES, "openai": "`openai`"}
+    assert [name for name in ADAPTERS if f"\n| {titles[name]} |" not in sampling] == []
 
 
 def test_no_entry_of_the_changelog_has_more_than_forty_words() -> None:

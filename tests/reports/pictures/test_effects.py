@@ -62,7 +62,7 @@ def test_a_name_of_180_characters_leaves_room_to_draw_in() -> None:
     rows = [Effect(f"{name} · batch {batch} · spec-3", 1.1, 1.0, 1.2, None, f"{batch} %") for batch in (1, 4)]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        drawn = effects("effects", "change", rows).svg
+        drawn = effects("effects", "change", rows).svg or ""
     labels = re.findall(r">(org/[^<]*)</text>", drawn)
     assert [(label[:20], label[-18:]) for label in labels] == [
         ("org/a-very-long-name", "· batch 1 · spec-3"),
