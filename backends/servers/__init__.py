@@ -14,6 +14,7 @@
     texts.py          tokens of answers without ids, made of their texts
     exchange.py       requests, answers and counters, in terms that all engines share
     drawing.py        texts that a server draws, and the distribution that it is to draw from
+    requests/         prompts as token ids, text or messages, and what a server must have read of them
     facts/            what a server is, for the fingerprint and the report; what must be refused before it starts
     sampling.py       temperatures above 0: what requests can say, seeds, log-probabilities as a distribution
     evidence/         a server's own profiler, its log and its flags as evidence of what its decode loop does

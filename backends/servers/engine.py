@@ -6,7 +6,6 @@ block.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -25,16 +24,16 @@ from specgate.backends.servers.blocks import (
     with_lengths,
     with_prompts,
 )
-from specgate.backends.servers.drawing import draw_texts, law_of, seed_for
+from specgate.backends.servers.drawing import draw_texts, law_of
 from specgate.backends.servers.evidence.log_lines import findings_of_files
 from specgate.backends.servers.evidence.second_pass import led_along
 from specgate.backends.servers.evidence.tracing import OFF, PROFILERS, attention_findings, traced
-from specgate.backends.servers.exchange import Ask, Json, PromptTexts, Reading
-from specgate.backends.servers.facts.chats import Chats, Renderer
+from specgate.backends.servers.exchange import Reading
 from specgate.backends.servers.facts.engine import server_facts, sizes_of
 from specgate.backends.servers.facts.reported import ServerReport, identity_of
 from specgate.backends.servers.options import Options, check_forced
 from specgate.backends.servers.process import free_port
+from specgate.backends.servers.requests.requests import Requests
 from specgate.backends.servers.server import Running, Server, checked_command
 from specgate.backends.servers.texts import ENCODED, NAMED, TextTokens, encoder
 from specgate.checkpoints.spec_config.launch_checks import check_named, stated_method
@@ -53,8 +52,6 @@ ASK_AGAIN: Final = 2
 """How often a block is asked for again whose answers came in one piece: a client whose machine stood still for a moment
 sees it then only, and a proxy that buffers does so every time.
 """
-TURN_TOKENS: Final = 256
-"""Tokens of the answer to an earlier turn of a conversation, at most."""
 DRAW_AGAIN: Final = 16
 """How often a block is drawn again whose streams left out ids (`Adapter.names_all`). Only the requests that lost some
 get other seeds, so that a few times are enough.
@@ -74,11 +71,9 @@ class ServerEngine:
         self.profiler = PROFILERS.get(adapter.name)
         self.servers: dict[Role, Server] = {}
         self.prompts: list[tuple[int, ...]] = []
-        self.texts = PromptTexts(request.pair.tokenizer) if options.prompts == "text" else None
         self.reports: dict[Role, ServerReport] = {}
-        self.salt = new_salt()
         sizes = sizes_of(request.pair)
-        self.chats = Chats(request.chats, Renderer.of(request.pair.tokenizer, options), options, self._answer)
+        self.requests = Requests(adapter, request, options, self.servers, lambda: self.server(self._first))
         self._text_tokens = TextTokens(sizes.vocab, sizes.eos_token_ids, encoder(request.pair.tokenizer))
         self._trees: dict[Role, str | None] = {}
         self._made: str | None = None
@@ -89,9 +84,9 @@ class ServerEngine:
                 self.server(role)
             reports = list(self.reports.values())
             self._facts = server_facts(adapter, request, options, reports, tree, self._method())
-            if self._talks():
+            if self.requests.talks():
                 details = {**self._facts.details, ENDPOINT: chat.PATH}
-                warnings = (*self._facts.warnings, *self.chats.warnings())
+                warnings = (*self._facts.warnings, *self.requests.chats.warnings())
                 self._facts = replace(self._facts, details=details, warnings=warnings)
         except BaseException:
             self.close()
@@ -100,8 +95,12 @@ class ServerEngine:
     def _at_once(self) -> list[Role]:
         """The roles whose servers are asked at once who they are: the baseline's, and all that run already."""
         spec = Role(self.request.max_k)
-        first = BASELINE if self.request.baseline else spec
-        return list(dict.fromkeys((first, *([spec] if self.options.url_of(spec) else []))))
+        return list(dict.fromkeys((self._first, *([spec] if self.options.url_of(spec) else []))))
+
+    @property
+    def _first(self) -> Role:
+        """The role whose server is there from the beginning: the baseline, if it is measured."""
+        return BASELINE if self.request.baseline else Role(self.request.max_k)
 
     def facts(self) -> EngineFacts:
         return self._facts
@@ -110,7 +109,7 @@ class ServerEngine:
         """Keep the prompts, because a server prefills with every request. Raises BackendError where they do not fit."""
         check_prompts(prompts, self.request)
         self.prompts = [tuple(prompt) for prompt in prompts]
-        self._converse()
+        self.requests.converse(self.prompts)
         return 0
 
     def decode(self, role: Role, budget: Budget, stop_token_ids: Sequence[int]) -> Decoded:
@@ -125,11 +124,11 @@ class ServerEngine:
 
         def asked() -> tuple[Sequence[Answer], Reading]:
             asks = [
-                self._ask(server, prompt, new_tokens, budget.ignore_eos, stop, number=number)
+                self.requests.of(server, prompt, new_tokens, budget.ignore_eos, stop, number=number)
                 for prompt, number in zip(self.prompts, numbers, strict=True)
             ]
-            answers, counted = server.answer(asks, self._lengths(self.prompts, asks))
-            self._check_chats(asks, self.prompts, answers)
+            answers, counted = server.answer(asks, self.requests.lengths(self.prompts, asks))
+            self.requests.check_chats(asks, self.prompts, answers)
             return answers, counted
 
         def answered() -> tuple[Sequence[Answer], Reading]:
@@ -169,16 +168,16 @@ class ServerEngine:
         if budget.new_tokens is None:
             raise BackendError("a server under load answers whole requests: a budget of new_tokens is needed")
         self.prompts = [tuple(prompt) for prompt in prompts]
-        self._converse()
+        self.requests.converse(self.prompts)
         server, stop = self.server(role), () if budget.ignore_eos else tuple(stop_token_ids)
         asks = [
-            self._ask(server, p, offered.tokens_of(i, budget.new_tokens), budget.ignore_eos, stop)
+            self.requests.of(server, p, offered.tokens_of(i, budget.new_tokens), budget.ignore_eos, stop)
             for i, p in enumerate(self.prompts)
         ]
-        outcomes, counted = server.serve(asks, self._lengths(self.prompts, asks), offered)
+        outcomes, counted = server.serve(asks, self.requests.lengths(self.prompts, asks), offered)
         answers = [one for one in outcomes if isinstance(one, Answer)]
         answered = [p for p, one in zip(cycle(self.prompts), outcomes, strict=False) if isinstance(one, Answer)]
-        self._check_chats(asks, answered, answers)
+        self.requests.check_chats(asks, answered, answers)
         refuse_strange_ids(answers, self._facts.vocab, server.where)
         block = replace(self._decoded(role, answers, counted, server), memory=server.memory)
         if offered.new_tokens:
@@ -257,7 +256,7 @@ class ServerEngine:
         if self._goes_on():
             return ranking_of(self._plainly(slot, continuation, new_tokens=1, top=count), count)
         exact = self._made in (None, NAMED)  # places in a text that was cut into pieces are none of its tokens
-        return self._ranked_in_chat(slot, continuation, count) if self._talks() and exact else None
+        return self._ranked_in_chat(slot, continuation, count) if self.requests.talks() and exact else None
 
     def ranked_again(self, slot: int, continuation: Sequence[int], count: int) -> TopTokens | None:
         """The same from a request that decodes the last tokens of the continuation (`protocols.RanksAgain`)."""
@@ -280,13 +279,15 @@ class ServerEngine:
         """
         if self._made not in (None, ENCODED):
             return False
-        return not self._talks() or not (self.server(BASELINE).chats_only or self.chats.ids(self.prompts[0]) is None)
+        return not self.requests.talks() or not (
+            self.server(BASELINE).chats_only or self.requests.chats.ids(self.prompts[0]) is None
+        )
 
     def _plainly(self, slot: int, continuation: Sequence[int], new_tokens: int, top: int = 0) -> Answer:
-        read = self.chats.ids(self.prompts[slot]) if self._talks() else self.prompts[slot]
+        read = self.requests.ids(self.prompts[slot])
         assert read is not None
         server, prompt = self.server(BASELINE), (*read, *continuation)
-        ask = self._ask(server, prompt, new_tokens, ignore_eos=True, top=top, greedy=True, talks=False)
+        ask = self.requests.of(server, prompt, new_tokens, ignore_eos=True, top=top, greedy=True, talks=False)
         answers, _ = server.answer([replace(ask, whole=not self.adapter.names_all)], [len(prompt)])
         return answers[0]
 
@@ -295,7 +296,7 @@ class ServerEngine:
         answer goes another way.
         """
         server, tokens = self.server(BASELINE), len(continuation) + 1
-        ask = self._ask(server, self.prompts[slot], tokens, ignore_eos=True, top=count, greedy=True)
+        ask = self.requests.of(server, self.prompts[slot], tokens, ignore_eos=True, top=count, greedy=True)
         [answer], _ = server.answer([ask], [None])
         return ranking_of(answer, count) if answer.tokens[:-1] == tuple(continuation) else None
 
@@ -308,12 +309,14 @@ class ServerEngine:
         server = self.server(role)
         asks = [
             replace(
-                self._ask(server, tuple(prompt), tokens, ignore_eos=True, number=number, talks=server.chats_only),
+                self.requests.of(
+                    server, tuple(prompt), tokens, ignore_eos=True, number=number, talks=server.chats_only
+                ),
                 whole=not self.adapter.names_all,
             )
             for number in range(first, first + count)
         ]
-        length = self._lengths([tuple(prompt)], asks[:1])[0]
+        length = self.requests.lengths([tuple(prompt)], asks[:1])[0]
         return draw_texts(server, asks, length, self.request.max_batch)
 
     def distribution(self, prompt: Sequence[int], continuation: Sequence[int], least: float) -> TokenLaw:
@@ -323,10 +326,10 @@ class ServerEngine:
         sampling, text = self._refuse_greedy(), (*prompt, *continuation)
         if not self.adapter.expresses.lists:
             raise BackendError(f"{self.adapter.name} is not asked for log-probabilities: whose they are is not known")
-        server, vocab = self.server(BASELINE if self.request.baseline else Role(self.request.max_k)), self._facts.vocab
+        server, vocab = self.server(self._first), self._facts.vocab
         if server.chats_only:
             raise BackendError(f"{server.where}: a chat end point alone, which continues no text with given tokens")
-        ask = self._ask(server, text, 1, ignore_eos=True, top=vocab, greedy=True, talks=False)
+        ask = self.requests.of(server, text, 1, ignore_eos=True, top=vocab, greedy=True, talks=False)
         answers, _ = server.answer([ask], [len(text)])
         return law_of(server.where, answers[0], vocab, sampling, prompt, tuple(continuation), least)
 
@@ -342,7 +345,7 @@ class ServerEngine:
             for server in self.servers.values():
                 server.ask_to_stop()
                 stack.callback(server.stop)
-            self.servers = {}
+            self.servers.clear()
 
     def server(self, role: Role) -> Server:
         if role in self.servers:
@@ -414,77 +417,7 @@ class ServerEngine:
             lists_all=self.request.sampling is not None and (not role.speculative or not self.request.baseline),
         )
 
-    def _talks(self) -> bool:
-        """True if requests go to the chat end points: by option, or because a server has no other."""
-        return self.options.endpoint == "chat" or any(server.chats_only for server in self.servers.values())
-
-    def _converse(self) -> None:
-        """Have the earlier turns of conversations answered, before anything is timed. Raises BackendError if the server
-        is not asked by messages, which alone have what a prompt needs.
-        """
-        if not self._talks() and (lost := next(filter(None, map(self.chats.lost_in_completions, self.prompts)), "")):
-            raise BackendError(
-                f"{self.adapter.name}: a prompt with {lost}, and it is asked for completions",
-                hint="-o endpoint=chat asks for chats, which have that",
-            )
-        for prompt in self.prompts:
-            if self.chats.is_conversation(prompt):
-                self.chats.fields(prompt)
-
-    def _answer(self, fields: Json) -> str:
-        """The baseline's answer to a turn of a conversation, up to its end or `TURN_TOKENS`; what it thought is left
-        out, as chats do.
-        """
-        server = self.server(BASELINE if self.request.baseline else Role(self.request.max_k))
-        ask = Ask(server.model, (), TURN_TOKENS, ignore_eos=False, salt=new_salt(), chat=fields)
-        [answer], _ = server.answer([ask], [None])
-        return answer.text
-
-    def _lengths(self, prompts: Sequence[tuple[int, ...]], asks: Sequence[Ask]) -> list[int | None]:
-        """Tokens that the server must count of each prompt. Those of chats are held against the template afterwards."""
-        return [None if ask.chat is not None else len(p) for p, ask in zip(prompts, asks, strict=True)]
-
-    def _check_chats(self, asks: Sequence[Ask], prompts: Sequence[tuple[int, ...]], answers: Sequence[Answer]) -> None:
-        if asks and asks[0].chat is not None:
-            self.chats.check(prompts, answers, self.adapter.name)
-
-    def _ask(
-        self,
-        server: Server,
-        prompt: tuple[int, ...],
-        new_tokens: int,
-        ignore_eos: bool,
-        stop: tuple[int, ...] = (),
-        top: int = 0,
-        *,
-        number: int = 0,
-        greedy: bool = False,
-        talks: bool | None = None,
-    ) -> Ask:
-        """A request. `number`: which one it is, for its seed. `greedy`: it draws nothing, whatever the engine does.
-        `talks`: whether it goes to the chat end point, if not as all others.
-        """
-        sampling = None if greedy else self.request.sampling
-        turns = self.chats.fields(prompt) if (self._talks() if talks is None else talks) else None
-        sent = prompt if self.texts is None or turns is not None else self.texts.of(prompt)
-        cache = self.options.prefix_cache
-        salt = None
-        if server.running.process is None and cache is not None:
-            # It cannot be restarted. With "off", its cache may be on. With "on", it may hold these very prompts, from
-            # an engine that was opened before this one.
-            salt = self.salt if cache == "on" else new_salt()
-        return Ask(
-            server.model, sent, new_tokens, ignore_eos, stop, top,
-            reuse=cache == "on", salt=salt, sampling=sampling, seed=seed_for(self.adapter, sampling, number),
-            chat=turns, named=self.options.logprobs,
-        )  # fmt: skip
-
 
 def ranking_of(answer: Answer, count: int) -> TopTokens | None:
     """The `count` most likely tokens at the last token of an answer; None where it shows fewer than two."""
     return TopTokens(answer.top[:count], answer.top_tokens[:count]) if len(answer.top) > 1 else None
-
-
-def new_salt() -> str:
-    """A name that no cache has seen yet."""
-    return f"specgate-{secrets.token_hex(8)}"

@@ -3,6 +3,5 @@
 engine.py        a request and its servers → EngineFacts; requests that no server of an engine can fulfil
 reported.py      what engines report of themselves, and the identity that follows
 served.py        a running server's model and settings, and how engines count auxiliary layers
-chats.py         messages for a chat end point, and what its chat template must make of them
 kv_cache.py      size of the KV cache, as reported, and as flags state it
 """

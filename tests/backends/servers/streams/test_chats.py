@@ -197,7 +197,7 @@ def test_earlier_turns_are_answered_by_the_baseline_and_sent_with_the_next_quest
         with closing(engine):
             engine.prefill([prompt], draft=True)
             spec, baseline = (engine.decode(role, Budget(steps=20), ()) for role in (Role(3), BASELINE))
-            sent = engine.chats.fields(prompt)["messages"]  # type: ignore[attr-defined]
+            sent = engine.requests.chats.fields(prompt)["messages"]  # type: ignore[attr-defined]
     first = written([token(tuple(b"<user>Why?\n<assistant>"), index) for index in range(256)])
     assert [turn["content"] for turn in sent] == ["Why?", first, "And then?"]
     read = tuple(f"<user>Why?\n<assistant>{first}\n<user>And then?\n<assistant>".encode())
