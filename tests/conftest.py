@@ -186,6 +186,14 @@ def cli(tmp_path: Path, pair: tuple[Path, Path]) -> Cli:
 
 
 @pytest.fixture(scope="session")
+def green_run(tmp_path_factory: pytest.TempPathFactory, pair: tuple[Path, Path]) -> Path:
+    """The folder of a micro run on the fake engine, with the ledger beside it. Tests change copies of it."""
+    cli = Cli(tmp_path_factory.mktemp("green"), *pair)
+    cli.micro("--backend", "fake", code=0)
+    return cli.newest()
+
+
+@pytest.fixture(scope="session")
 def killed_run(made_once: Callable[[str, Callable[[Path], object]], Path], pair: tuple[Path, Path]) -> Killed:
     """A run in processes of its own whose engine was killed in its 21st block; made again where the machine stood still
     meanwhile: who goes on with it would find that its clocks contradict each other.

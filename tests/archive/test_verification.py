@@ -26,18 +26,10 @@ from tests.support.kept_runs import KEPT, unpacked
 from tests.support.stored_runs import change_block, change_json
 
 
-@pytest.fixture(scope="module")
-def original(tmp_path_factory: pytest.TempPathFactory, pair: tuple[Path, Path]) -> Path:
-    """The folder of a micro run on the fake engine, with the ledger beside it."""
-    cli = Cli(tmp_path_factory.mktemp("original"), *pair)
-    cli.micro("--backend", "fake", code=0)
-    return cli.newest()
-
-
 @pytest.fixture
-def run(original: Path, tmp_path: Path) -> Path:
-    shutil.copytree(original.parent, tmp_path / "runs")
-    return tmp_path / "runs" / original.name
+def run(green_run: Path, tmp_path: Path) -> Path:
+    shutil.copytree(green_run.parent, tmp_path / "runs")
+    return tmp_path / "runs" / green_run.name
 
 
 def differences(run: Path) -> list[str]:
@@ -87,10 +79,10 @@ def test_a_run_whose_engine_was_killed_holds_too(cli: Cli, killed: Killed) -> No
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_one_byte_anywhere_is_found(
-    original: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+    green_run: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    run = tmp_path_factory.mktemp("edited") / original.name
-    shutil.copytree(original, run)
+    run = tmp_path_factory.mktemp("edited") / green_run.name
+    shutil.copytree(green_run, run)
     files = sorted(p for p in run.rglob("*") if p.is_file() and p.stat().st_size and p.name != ".lock")
     file = data.draw(st.sampled_from(files))
     content = bytearray(file.read_bytes())

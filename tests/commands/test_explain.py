@@ -17,17 +17,9 @@ from specgate.files.run_folder import RunFolder
 from tests.support.command import Cli
 
 
-@pytest.fixture(scope="module")
-def original(tmp_path_factory: pytest.TempPathFactory, pair: tuple[Path, Path]) -> Path:
-    cli = Cli(tmp_path_factory.mktemp("original"), *pair)
-    cli.micro("--backend", "fake", code=0)
-    return cli.newest()
-
-
 @pytest.fixture
-def run(original: Path, tmp_path: Path) -> Path:
-    shutil.copytree(original, tmp_path / original.name)
-    return tmp_path / original.name
+def run(green_run: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(green_run, tmp_path / green_run.name))
 
 
 def explained(*arguments: str | Path) -> Result:

@@ -201,21 +201,8 @@ def test_text_that_loops_is_red_and_not_advice(name: str, most: float) -> None:
 
 def test_every_policy_that_ships_can_be_read() -> None:
     names = {file.stem for file in POLICIES.glob("*.yaml")}
-    assert {
-        *SHIPPED,
-        "cpu-pair",
-        "engine",
-        "lossy",
-        "load-forced",
-        "engine-gpu",
-        "engine-planted-8b",
-        "engine-sampled",
-        "load",
-        "mlperf-gpt-oss",
-        "sampled",
-        "speed-only",
-        *ENGINES,
-    } == names
+    others = "cpu-pair engine engine-gpu engine-planted-8b engine-sampled load load-forced lossy mlperf-gpt-oss sampled"
+    assert names == {*SHIPPED, *ENGINES, *others.split(), "speed-only"}
     params = plugins.gates()
     assert all(find_policy(name, params).rules for name in names)
 

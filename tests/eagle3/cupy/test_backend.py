@@ -26,31 +26,27 @@ def gpus(monkeypatch: pytest.MonkeyPatch, **capabilities: tuple[int, int] | None
     monkeypatch.setitem(sys.modules, "pynvml", driver(capabilities))
 
 
+NOT_INSTALLED = "{} not installed (in specgate's checkout: pip install '.[cuda13]')"
+TOO_OLD = "the GPU has compute capability 7.5, but 8.0 is needed (sm_80)"
+
+
 @pytest.mark.parametrize(
-    ("names", "missing"), [((), "cupy and torch"), (("torch",), "cupy"), (("cupy",), "torch")], ids=str
+    ("names", "capabilities", "reason"),
+    [
+        pytest.param((), {"a": (9, 0)}, NOT_INSTALLED.format("cupy and torch"), id="no libraries"),
+        pytest.param(("torch",), {"a": (9, 0)}, NOT_INSTALLED.format("cupy"), id="no cupy"),
+        pytest.param(("cupy",), {"a": (9, 0)}, NOT_INSTALLED.format("torch"), id="no torch"),
+        pytest.param(("cupy", "torch"), {}, "no CUDA GPU, or no NVIDIA driver", id="no GPU"),
+        pytest.param(("cupy", "torch"), {"a": (7, 5), "b": (9, 0)}, TOO_OLD, id="no bfloat16 tensor cores"),
+    ],
 )
-def test_missing_libraries_are_named(monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], missing: str) -> None:
+def test_where_it_does_not_run_the_reason_is_named(
+    monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], capabilities: dict[str, tuple[int, int]], reason: str
+) -> None:
     installed(monkeypatch, *names)
-    gpus(monkeypatch, a=(9, 0))
+    gpus(monkeypatch, **capabilities)
     availability = BACKEND.available()
-    assert not availability.usable
-    assert availability.reason == f"{missing} not installed (in specgate's checkout: pip install '.[cuda13]')"
-
-
-def test_without_a_gpu_it_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    installed(monkeypatch, "cupy", "torch")
-    gpus(monkeypatch)
-    availability = BACKEND.available()
-    assert not availability.usable
-    assert availability.reason == "no CUDA GPU, or no NVIDIA driver"
-
-
-def test_a_gpu_without_bfloat16_tensor_cores_is_refused_with_both_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    installed(monkeypatch, "cupy", "torch")
-    gpus(monkeypatch, a=(7, 5), b=(9, 0))
-    availability = BACKEND.available()
-    assert not availability.usable
-    assert availability.reason == "the GPU has compute capability 7.5, but 8.0 is needed (sm_80)"
+    assert (availability.usable, availability.reason) == (False, reason)
 
 
 @pytest.mark.parametrize("capability", [(8, 0), (9, 0), (12, 0), None], ids=str)

@@ -53,29 +53,35 @@ def test_a_pickled_object_on_the_socket_is_not_loaded(apart: OpenedApart, tmp_pa
     assert not mark.exists()
 
 
-def test_garbage_on_the_socket_is_named_as_garbage(apart: OpenedApart) -> None:
-    error = error_of(apart, "harness().sendall(b'Segmentation fault\\n')")
-    assert type(error) is BackendError and "begins with b'Segm'" in error.message
+IN_ADVANCE = b'{"id":9,"kind":"answer"}'
+HALF = f"harness().sendall({HEADER.pack(MARK, 1000)!r} + b'half')"
+STAYS = "if os.fork() == 0:\n    harness().recv(1)\n    os._exit(0)\n"
+"""Another process keeps the socket open."""
 
 
-def test_an_answer_that_is_larger_than_any_block_is_not_read(apart: OpenedApart) -> None:
-    error = error_of(apart, f"harness().sendall({HEADER.pack(MARK, 1 << 40)!r})")
-    assert type(error) is BackendError and "announces 1099511627776 bytes" in error.message
-
-
-def test_an_answer_that_was_sent_in_advance_is_not_believed(apart: OpenedApart) -> None:
-    body = b'{"id":9,"kind":"answer"}'
-    error = error_of(apart, f"harness().sendall({HEADER.pack(MARK, len(body)) + body!r})")
-    assert type(error) is BackendError and "malformed answer to decode" in error.message
+@pytest.mark.parametrize(
+    ("sent", "message"),
+    [
+        pytest.param(b"Segmentation fault\n", "begins with b'Segm'", id="garbage"),
+        pytest.param(HEADER.pack(MARK, 1 << 40), "announces 1099511627776 bytes", id="larger than any block"),
+        pytest.param(HEADER.pack(MARK, len(IN_ADVANCE)) + IN_ADVANCE, "malformed answer to decode", id="in advance"),
+    ],
+)
+def test_what_is_no_answer_is_neither_read_nor_believed_and_named_as_what_it_is(
+    apart: OpenedApart, sent: bytes, message: str
+) -> None:
+    error = error_of(apart, f"harness().sendall({sent!r})")
+    assert type(error) is BackendError and message in error.message
 
 
 @pytest.mark.parametrize(
     ("run", "message"),
     [
         ("os._exit(3)", "ended with exit code 3 during decode"),
-        (f"harness().sendall({HEADER.pack(MARK, 1000)!r} + b'half'); os._exit(4)", "ended with exit code 4"),
+        (f"{HALF}; os._exit(4)", "ended with exit code 4"),
         ("os.kill(os.getpid(), signal.SIGSEGV)", "was ended by SIGSEGV during decode"),
         ("os.kill(os.getpid(), signal.SIGRTMIN + 3)", "was ended by signal 37 during decode"),
+        (f"{STAYS}os.kill(os.getpid(), signal.SIGKILL)", "SIGKILL"),
     ],
 )
 def test_a_process_that_ends_in_a_call_is_lost_with_its_reason(apart: OpenedApart, run: str, message: str) -> None:
@@ -83,16 +89,10 @@ def test_a_process_that_ends_in_a_call_is_lost_with_its_reason(apart: OpenedApar
     assert type(error) is WorkerLost and message in error.message
 
 
-@pytest.mark.parametrize("run", [f"harness().sendall({HEADER.pack(MARK, 1000)!r} + b'half')", ""])
+@pytest.mark.parametrize("run", [HALF, ""])
 def test_a_process_that_sends_half_an_answer_or_none_is_ended_in_time(apart: OpenedApart, run: str) -> None:
     error = error_of(apart, f"{run}\nsignal.pause()", timeout_s=0.3)
     assert type(error) is WorkerLost and "no answer to decode within 0.3 s" in error.message
-
-
-def test_a_process_that_ends_is_seen_though_another_one_keeps_its_socket_open(apart: OpenedApart) -> None:
-    stays = "if os.fork() == 0:\n    harness().recv(1)\n    os._exit(0)\n"
-    error = error_of(apart, f"{stays}os.kill(os.getpid(), signal.SIGKILL)")
-    assert type(error) is WorkerLost and "SIGKILL" in error.message
 
 
 def test_a_call_after_the_process_was_ended_says_that_it_is_gone(apart: OpenedApart) -> None:
