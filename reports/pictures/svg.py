@@ -55,8 +55,10 @@ WIDE: Final = 2 * _WIDTH
 """Width in inches of a picture that is as wide as the page."""
 LONGEST: Final = 61
 """Characters of a label beside a picture of full width: 5 inches."""
-_LEFT, _RIGHT, _TOP, _BOTTOM = 0.62, 0.08, 0.28, 0.46
-"""Margins in inches. They leave room for tick labels of six characters, a legend above, and the axis label below."""
+_LEFT, _RIGHT, _TOP, _BOTTOM = 0.62, 0.24, 0.28, 0.46
+"""Margins in inches: room for tick labels of six characters on the left, half of one on the right, a legend above, and
+the axis label below.
+"""
 
 
 def colour(role: Role) -> str:

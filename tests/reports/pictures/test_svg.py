@@ -54,3 +54,10 @@ def test_a_ratio_axis_is_labelled_at_one_where_one_is_on_it(limits: tuple[float,
     labels = [label.get_text() for label in axes.get_xticklabels()]
     assert ("1" in labels) is (limits[0] <= 1 <= limits[1])
     assert axes.get_xscale() == "log"
+
+
+def test_the_last_label_of_an_axis_that_ends_at_a_tick_lies_within_the_picture() -> None:
+    root = ET.fromstring(svg.drawn("one", "words", lambda axes: axes.set(xlim=(0, 0.3018), xticks=[0, 0.3018])))
+    width = float(root.get("viewBox", "").split()[2])
+    (last,) = [text for text in root.iter("text") if text.text == "0.3018"]
+    assert float(last.get("x", "")) + len("0.3018") * 0.64 * 8.5 / 2 <= width
