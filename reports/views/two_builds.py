@@ -42,8 +42,8 @@ STATES: Final[Mapping[ExitCode, str]] = {
 }
 """Exit code → the state whose look a verdict has; INVALID for all others."""
 HOW: Final = (
-    "Mark: mean of new / old, to the right better; line: its interval; band: differences within the margin. A process "
-    "pair counts once, however many blocks it has; of acceptance, a prompt does."
+    "Mark: mean of new / old, of times of old / new, so that right is better; line: its interval; band: differences "
+    "within the margin. A process pair counts once, however many blocks it has; of acceptance, a prompt does."
 )
 
 

@@ -59,6 +59,10 @@ def test_every_look_is_shown_with_its_interval_and_its_word(stored: TwoBuilds) -
     assert "Interim looks" not in plain(replace(stored, looks=stored.looks[:1]))
 
 
+def test_the_picture_says_that_a_longer_time_lies_to_the_left(stored: TwoBuilds) -> None:
+    assert "of times of old / new, so that right is better" in plugins.view("ab").render(stored, "html")
+
+
 def test_builds_that_do_not_speculate_have_no_section_of_speculative_texts(stored: TwoBuilds) -> None:
     assert "own side's baseline" in plain(stored)
     assert "own side's baseline" not in plain(replace(stored, tokens=()))
