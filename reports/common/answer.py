@@ -37,10 +37,16 @@ def answer(run: Run) -> str | None:
     if not known:
         reasons = sorted({c.speedup.reason_code or "" for c in run.comparisons} - {""})
         return "Not enough data for a speed-up" + (f": {', '.join(reasons).replace('_', ' ')}." if reasons else ".")
+    open_ = {v.cell for v in run.verdicts if v.required and v.state is State.INCONCLUSIVE and asks_to_pay(v)}
     if len(run.comparisons) > 1:
-        return _several(run, known)
+        return _several(run, [c.speedup for c in run.comparisons if c.cell.key not in open_])
     others = figures.others(run, run.comparisons[0])
-    return _one(known[0], f"; {others}" if others else "", _missed(run))
+    return _one(known[0], f"; {others}" if others else "", _missed(run), bool(open_))
+
+
+def asks_to_pay(verdict: Verdict) -> bool:
+    """Return whether a rule asks for a speed-up of no more than 1, so that it asks whether speculation pays."""
+    return verdict.floor is not None and verdict.floor.figure == SPEEDUP and verdict.floor.least <= 1
 
 
 def _wrong(run: Run) -> list[Comparison]:
@@ -73,14 +79,14 @@ def _missed(run: Run) -> str:
     return next((f", but less than asked ({floor.text})" for floor in red if floor.figure == SPEEDUP), "")
 
 
-def _one(speedup: Value, others: str, missed: str) -> str:
+def _one(speedup: Value, others: str, missed: str, undecided: bool) -> str:
     assert speedup.value is not None
     ratio, low, high = figures.ratio(speedup.value), speedup.ci_low, speedup.ci_high
     if low is None or high is None:
         return f"Not enough data to say whether speculation pays: {ratio} so far, without an interval."
     ends = " to ".join(told_from(1.0, end, 2) for end in (low, high))
     span = f"{ratio}, 95 % {ends}, {THESE}{others}"
-    if low <= 1 <= high:
+    if undecided or low <= 1 <= high:
         return f"Not enough data to say whether speculation pays: {span}."
     return f"Speculation {f'pays{missed}' if low > 1 else 'costs'}: {span}."
 

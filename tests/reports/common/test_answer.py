@@ -79,6 +79,17 @@ def test_several_cells_are_counted() -> None:
     assert text.startswith("Speculation pays in 1 of 2 cells: ") and text.endswith("; costs in 1 of 2 cells: 0.50×.")
 
 
+def test_a_rule_that_cannot_tell_whether_speculation_pays_has_the_last_word() -> None:
+    """Its interim look takes a wider interval than the one of 95 % that is shown."""
+    pays = judged(RUN, policy_of(Rule("fast", "speed", True, role="spec-*", params={"min": 1.0})))
+    assert str(answer(pays)).startswith("Speculation pays: ")
+    open_ = tuple(replace(v, state=State.INCONCLUSIVE) for v in pays.verdicts)
+    assert str(answer(replace(pays, verdicts=open_))).startswith("Not enough data to say whether speculation pays: ")
+    faster = judged(RUN, policy_of(Rule("fast", "speed", True, role="spec-*", params={"min": 1.2})))
+    open_ = tuple(replace(v, state=State.INCONCLUSIVE) for v in faster.verdicts)
+    assert str(answer(replace(faster, verdicts=open_))).startswith("Speculation pays: "), "asked is more than that"
+
+
 def test_a_green_run_names_the_rules_that_decided() -> None:
     run = judged(RUN, policy_of(Rule("fast", "speed", True, role="spec-*", params={"min": 1.2})))
     assert decided_by(run) == "All 1 required verdicts are green: fast ≥ 1.2×."
