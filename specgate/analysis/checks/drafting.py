@@ -23,11 +23,12 @@ that draft in every step have 0; what servers count can be off by a step or two 
 def left_multi_token_mode(blocks: Sequence[Block], budget: Budget) -> int | None:
     """`disabled_multitoken_other`: request-steps with fewer drafts than K for which there is no reason.
 
-    An engine's own count is taken where it is the larger one. None where a block does not show its steps.
+    An engine's own count is taken where it is the larger one. None where a block does not show its steps, and its
+    engine counts none.
     """
-    if any(block.served is not None for block in blocks):
-        return None
     counted = sum(block.counters.get("disabled_multitoken_other", 0) for block in blocks)
+    if any(block.served is not None for block in blocks):
+        return counted or None
     return max(counted, sum(short_steps(block, budget) for block in blocks))
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from specgate.analysis.checks.drafting import inflated_length, left_multi_token_mode, missed_steps, short_steps
 from specgate.analysis.checks.identities import check_drafts
-from specgate.contract import Block, Budget, CellResult, Role, Rule, State
+from specgate.contract import Block, Budget, CellResult, Role, Rule, Served, State
 from specgate.errors import InvalidResult
 from specgate.gates import acceptance, validity
 from tests.support.factories import block, blocks_of, plan_of, run_of, scenario, text
@@ -70,6 +70,9 @@ def test_an_engines_own_count_is_taken_where_it_is_the_larger_one() -> None:
     assert left_multi_token_mode([honest, replace(honest, counters={"disabled_multitoken_other": 2})], BUDGET) == 2
     silent = of_steps([0, 0], [0, 3], disabled_multitoken_other=0)
     assert left_multi_token_mode([silent], BUDGET) == 1
+    of_a_server = replace(honest, served=Served(()))
+    assert left_multi_token_mode([of_a_server], BUDGET) is None
+    assert left_multi_token_mode([replace(of_a_server, counters={"disabled_multitoken_other": 2})], BUDGET) == 2
 
 
 def hiding(share: int) -> CellResult:
