@@ -86,7 +86,7 @@ def carried_out(context: click.Context, grid: Mapping[str, Sequence[str]]) -> tu
 
     through = context.params["through"]
     writes, colon, reads = (through or "").partition(":")
-    if through is not None and not (writes and reads):
+    if through is not None and not (writes and reads and writes != reads):
         raise UsageError(f"--through {through}", hint="write it as WRITES:READS, two options of the back end")
     pair = (writes, reads) if colon else None
     return carry_out(SweepRequest(comparison, grid, context.params["budget"], pair, context.params["resume"]))

@@ -183,6 +183,8 @@ def halve(state: State, alive: Sequence[Candidate], steps: Sequence[Halving]) ->
         if candidate.pairs and candidate.folder is not None:
             state.apart = not candidate.folder.processes().beside
         echo(f"  [{number}/{len(alive)}] {standing(candidate)}")
+        for warning in candidate.found.warnings if candidate.found and len(steps) == 1 else ():
+            echo(f"    note: {warning}")
         store(state, NOT_ENDED, None)
         if interrupted is not None:
             raise interrupted
@@ -228,6 +230,8 @@ def compare(state: State, best: Candidate, last: Sequence[Candidate]) -> tuple[E
     echo(f"the best beside the default, on fresh blocks: {in_words(best.setting)}")
     request = state.request.comparison(best.setting)
     folder, result = begin(replace(request, looks=looks, apart=state.apart))
+    if result.code is ExitCode.INTERRUPTED:
+        raise KeyboardInterrupt
     speeds = speeds_of(*samples_of(folder.asked(), folder.journals()), result.processes)
     low, high = interval(speeds, result.error) if speeds else (None, None)
     if result.word is None or speeds is None or low is None or high is None:

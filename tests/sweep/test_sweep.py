@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from specgate.ab.request import AbRequest
+from specgate.ab.runner import AbRunner
+from specgate.ab.schedule import ProcessPair
 from specgate.sweep.measuring import Candidate, measure_beside
 from tests.backends.offline.helpers import STAND_INS
 from tests.support.command import Cli
@@ -132,7 +135,8 @@ def test_where_every_setting_is_slower_the_default_stays(cli: Cli) -> None:
             "the grid has one point\n  a sweep chooses among several; specgate ab --new draft_ns=1",
         ),
         (("--try", "margin=7", "--through", "margin"), "--through margin\n  write it as WRITES:READS"),
-        (("--try", "margin=7", "--through", "accept:accept"), "integers ≥ 0 with commas was expected"),
+        (("--try", "margin=7", "--through", "accept:accept"), "write it as WRITES:READS, two options"),
+        (("--try", "margin=7", "--through", "accept:margin"), "integers ≥ 0 with commas was expected"),
         (("--try", "draft_ns=1,,2"), "--try draft_ns=1,,2: a value is empty"),
         (
             (
@@ -230,3 +234,23 @@ def test_a_sweep_that_was_cut_off_goes_on_with_the_pairs_that_its_settings_had(
     assert [trial["folder"] for trial in result(cli)["trials"]][:2] == kept[:2]
     assert [trial["pairs"] for trial in result(cli)["trials"]] == [2, 2, 1]
     assert "it has ended: faster than the default" in sweep(cli, *tries, "--resume", str(folder), code=2)
+
+
+@pytest.mark.usefixtures("short")
+def test_a_sweep_whose_final_comparison_was_cut_off_has_not_ended_and_says_how_to_go_on(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries = ("--try", "draft_ns=100000,40000")
+
+    def run(runner: AbRunner, left: Sequence[ProcessPair], count: int) -> None:
+        if len(left) == 3:  # the final comparison's
+            raise KeyboardInterrupt
+        whole(runner, left, count)
+
+    whole = AbRunner.run
+    with monkeypatch.context() as cut:
+        cut.setattr(AbRunner, "run", run)
+        output = sweep(cli, *tries, code=130)
+    (folder,) = (cli.folder / "runs").glob("*-sweep-*")
+    assert f"to go on, add --resume runs/{folder.name}" in output and result(cli)["verdict"] == "not ended"
+    assert "faster than the default: draft_ns=40000" in sweep(cli, *tries, "--resume", str(folder), code=0)

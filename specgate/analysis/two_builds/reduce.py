@@ -97,7 +97,11 @@ def compare_builds(
     of_processes = [] if attached else raw_of_processes(processes)  # nobody saw a server start
     quantities = with_words([*raw_of_cells(cells, pairing, margins), *of_processes], margins, then)
     word, reason = overall(quantities, margins.same_within_pct)
-    warnings = tuple(repetition_warnings(old, judged_old[0])) + tuple(repetition_warnings(new, judged_new[0]))
+    warnings = (
+        *engine_warnings(old, new),
+        *repetition_warnings(old, judged_old[0]),
+        *repetition_warnings(new, judged_new[0]),
+    )
     if trouble:
         return Found(quantities, texts, tokens, trouble, warnings, None, trouble[0], margins)
     return Found(quantities, texts, tokens, (), warnings, word, reason, margins)
@@ -196,6 +200,14 @@ def others_share(blocks: Sequence[Block], least_ns: int = LEAST_COUNTED_NS) -> f
     if sum(cpu.wall_ns for cpu in counted) < least_ns:
         return None
     return sum((cpu.busy_ns or 0) - (cpu.ours_ns or 0) for cpu in counted) / offered
+
+
+def engine_warnings(old: SideSamples, new: SideSamples) -> Iterator[str]:
+    """Yield what the engine of one side warns of and the other's does not, such as a variable that it ignores."""
+    for side, other in ((old, new), (new, old)):
+        known = {warning for facts in other.engines.values() for warning in facts.warnings}
+        for warning in dict.fromkeys(w for facts in side.engines.values() for w in facts.warnings if w not in known):
+            yield f"{side.name}: {warning}"
 
 
 def repetition_warnings(side: SideSamples, cells: Sequence[CellResult]) -> Iterator[str]:
