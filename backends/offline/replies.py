@@ -129,7 +129,7 @@ def request_of(raw: object) -> Request:
     request = fields(raw)
     outputs = tuple(output_of(chunk) for chunk in items(request["chunks"]))
     totals = request["totals"]
-    summed = None if totals is None else {str(name): count(value) for name, value in fields(totals).items()}
+    summed = None if totals is None else {name: count(value, f"{name} = ") for name, value in fields(totals).items()}
     if summed is not None:
         spec_counts(summed)
     return Request(count(request["sent"]), outputs, str(request["status"]), count(request["cached"]), summed)
@@ -199,9 +199,9 @@ def items(raw: object) -> list[object]:
     return raw
 
 
-def count(raw: object) -> int:
+def count(raw: object, name: str = "") -> int:
     if not isinstance(raw, int) or isinstance(raw, bool) or not 0 <= raw < MOST:
-        raise ValueError(f"{str(raw)[:80]} is no count")
+        raise ValueError(f"{name}{str(raw)[:80]} is no count")
     return raw
 
 

@@ -145,9 +145,9 @@ def refuse_cut(record: AcceptanceRecord, counts: SpecCounts, emitted: int, most:
     """Raise BackendError where more than `most` tokens were counted that did not come."""
     if record.truncated > most:
         raise BackendError(
-            f"{where}: the server counted {counts.steps} steps with {counts.accepted} accepted drafts, "
+            f"{where}: the engine counted {counts.steps} steps with {counts.accepted} accepted drafts, "
             f"{record.truncated} more than the {emitted} tokens that came; at most {most} can have been cut",
-            hint="other traffic, or a server with another draft length",
+            hint="other traffic, another draft length, or accepted drafts that have each step's own token among them",
         )
 
 

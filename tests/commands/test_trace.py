@@ -67,6 +67,8 @@ def test_phases_that_ranges_tell_are_shown_per_step(cli: Cli) -> None:
     assert lines[at + 1].split() == ["draft", "0.040", "0.027", "8", "ranges"]
     data = json.loads(cli.run("diagnose", "trace", "trace.json", "--json", pair=False).stdout)
     assert data["phases"]["commit"] == {"host_ns": 4 * 5 * US, "gpu_ns": 4 * 2 * US, "ranges": 4}
+    stated = cli.run("diagnose", "trace", "trace.json", "--steps", "4", pair=False)
+    assert stated.returncode == 2 and "begin 5 decode steps\n  leave --steps out" in stated.stderr
 
 
 def hip(name: str) -> str:

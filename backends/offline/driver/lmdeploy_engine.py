@@ -26,6 +26,8 @@ CONFIGS = {"pytorch": "PytorchEngineConfig", "turbomind": "TurbomindEngineConfig
 METRICS = "enable_metrics"
 PREFIXES = ("LMDEPLOY_", "TM_")
 """How the names of its environment variables begin."""
+SUMMED = {"num_drafts", "max_tokens_per_seq"}
+"""Keys of a `spec_info` that is summed up over a request."""
 SHOWN = {"logprobs_mode": "raw_logits"}
 """The PyTorch engine shows no log-probabilities unless it is told which; it computes them for those that ask."""
 
@@ -148,7 +150,7 @@ class Engine:
             metrics = getattr(output, "req_metrics", None)
             status = getattr(output.status, "name", str(output.status))
             info = getattr(metrics, "spec_info", None) or {}
-            summed = "num_drafts" in info
+            summed = not info.keys().isdisjoint(SUMMED)
             totals = whole_numbers(info) if summed else totals
             chunks.append([arrived, list(map(int, output.token_ids)), None if summed else step_of(info)])
             cached = max(cached, int(getattr(metrics, "cached_tokens", 0) or 0))

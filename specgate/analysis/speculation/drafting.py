@@ -85,9 +85,10 @@ def check_reported_counts(blocks: Sequence[Block]) -> None:
 
 def short_of(record: AcceptanceRecord, requests: int) -> int:
     """Draft tokens that are missing from K × steps and that no end of a request explains: in the last step of each of
-    `requests` there may be no room for K.
+    `requests` there may be no draft, or in each of the last K steps no more than tokens that may still come.
     """
-    return max(0, record.k * record.steps - record.drafted - record.k * requests)
+    at_an_end = max(record.k, record.k * (record.k - 1) // 2)
+    return max(0, record.k * record.steps - record.drafted - at_an_end * requests)
 
 
 SINGLE_TOKEN: Final = "single_token_mode"

@@ -90,6 +90,16 @@ def test_a_block_of_drafts_that_goes_wrong(
             engine.decode(Role(3), TOKENS, ())
 
 
+def test_sums_of_a_request_without_their_steps_are_not_taken_for_a_steps_counts(
+    pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    request = request_of(pair, tmp_path, {"engine": "turbomind"}, fault="lacks=num_drafts")
+    with opened("lmdeploy-pipeline", request) as engine:
+        engine.prefill(PROMPTS, draft=True)
+        with pytest.raises(BackendError, match="malformed answer: KeyError 'num_drafts'"):
+            engine.decode(Role(3), TOKENS, ())
+
+
 @pytest.mark.parametrize("name", ["vllm-offline", "lmdeploy-pipeline"])
 def test_an_engine_that_shows_one_token_ranks_none_and_a_strange_one_is_named(
     name: str, pair: tuple[Path, Path], tmp_path: Path

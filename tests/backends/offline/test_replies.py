@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.backends.offline.replies import began_of, ranking_of, tokens_of
+from specgate.backends.offline.replies import began_of, ranking_of, requests_of, tokens_of
 from specgate.contract import TopTokens
 from specgate.errors import BackendError
 
@@ -73,3 +73,10 @@ def test_no_answer_raises_anything_else(reply: object) -> None:
             read(reply)
         except BackendError as error:
             assert error.message.startswith("test: malformed answer: ")
+
+
+def test_a_count_of_a_request_that_is_none_is_named() -> None:
+    counts = {"num_drafts": 2, "num_draft_tokens": 6, "num_accepted_tokens": 3}
+    request = {"sent": 0, "chunks": [], "status": "FINISH", "cached": 0, "totals": {**counts, "num_rewound_tokens": -1}}
+    with pytest.raises(BackendError, match="num_rewound_tokens = -1 is no count"):
+        requests_of({"requests": [request]}, 1, "test")

@@ -64,7 +64,9 @@ def trace(file: Path, steps: int | None, kernels: Path | None, as_json: bool) ->
     recording = read_trace(file)
     loop = loop_of(recording, steps)
     if steps and loop.window.ranges is not None and steps != loop.window.ranges:
-        raise UsageError(f"--steps {steps}: the ranges of the trace tell {loop.window.ranges} decode steps")
+        raise UsageError(
+            f"--steps {steps}: ranges of the trace begin {loop.window.ranges} decode steps", hint="leave --steps out"
+        )
     block_trace = block_of(recording, loop, read_patterns(kernels) if kernels else None)
     invariants = [
         from_outside(own_kernels(None, block_trace), block_trace),

@@ -140,4 +140,4 @@ class RequestCounts:
         }
         if "older" not in FAULTS:
             shown |= {name: count for name, count in sums.items() if count}
-        return shown
+        return {name: count for name, count in shown.items() if name != FAULTS.get("lacks")}
