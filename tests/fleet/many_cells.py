@@ -27,18 +27,8 @@ from specgate.files.run_folder import RunFolder
 from specgate.fleet import local
 from specgate.planning.plan import build_plan
 from tests.pairs.tiny import write_random_pair
+from tests.support.command import scenario_text
 
-SCENARIO = """\
-# Is every cell measured once?
-schema: specgate.scenario/v1
-extends: base/cpu
-kind: micro
-family: single
-grid: {context: CONTEXTS, batch: [1, 2, 3, 4, 5, 6, 7, 8], spec: [1, 2, 3]}
-workload: {prompt_sets: 8, source: random}
-budget: {steps: 4}
-schedule: {rounds: 2, warmup_rounds: 1}
-"""
 POLICY = """\
 schema: specgate.policy/v1
 not_judged:
@@ -92,7 +82,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as made:
         target, draft = write_random_pair(Path(made), seed=8)
         scenario, policy = Path(made, "many.yaml"), Path(made, "policy.yaml")
-        scenario.write_text(SCENARIO.replace("CONTEXTS", str([*range(9, 9 + given.contexts)])))
+        contexts = ", ".join(map(str, range(9, 9 + given.contexts)))
+        scenario.write_text(
+            scenario_text(context=contexts, batch="1, 2, 3, 4, 5, 6, 7, 8", spec=[1, 2, 3], sets=8, budget="steps: 4")
+        )
         policy.write_text(POLICY)
         killed, began = kill_some(given.killed, given.slots), time.monotonic()
         arguments = ["micro", "--on", "gpus", "--plain", "--backend", "fake", "--slots", str(given.slots)]

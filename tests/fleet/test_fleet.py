@@ -14,27 +14,20 @@ import pytest
 from specgate.contract import Block
 from specgate.files.run_folder import RunFolder
 from specgate.fleet import coordinator, local, merging
-from tests.support.command import Cli
+from tests.support.command import Cli, scenario_text
 
 pytestmark = pytest.mark.slow("starts nodes")
 
-SCENARIO = """\
-# Is every cell measured once, wherever?
-schema: specgate.scenario/v1
-extends: base/cpu
-kind: micro
-family: single
-grid: {context: [16, 24], batch: [1], spec: [3]}
-workload: {prompt_sets: 8, source: random}
-budget: {steps: 6}
-schedule: {rounds: 2, warmup_rounds: 1}
-"""
+
+def many(cli: Cli, contexts: str = "16, 24") -> None:
+    """Write the scenario `many`, of a point per context."""
+    cli.write("many.yaml", scenario_text(context=contexts, batch=1, spec=[3], sets=8))
 
 
 def spread(cli: Cli, *arguments: str, contexts: str = "16, 24") -> subprocess.CompletedProcess[str]:
     options = [] if "--resume" in arguments else ["--scenario", "many.yaml", "--policy", "policy.yaml"]
     options += [] if "--resume" in arguments else ["--backend", "fake"]
-    cli.write("many.yaml", SCENARIO.replace("16, 24", contexts))
+    many(cli, contexts)
     return cli.run("micro", "--on", "gpus", *options, *arguments, pair="--resume" not in arguments)
 
 
@@ -127,7 +120,7 @@ def test_where_it_cannot_measure_it_says_what_would_be_right(
 
 def test_the_hosts_of_a_ray_cluster_measure_too(cli: Cli) -> None:
     pytest.importorskip("ray")
-    cli.write("many.yaml", SCENARIO)
+    many(cli)
     ran = cli.run_apart(
         *("micro", "--scenario", "many.yaml", "--policy", "policy.yaml", "--backend", "fake"),
         *("--on", "ray=local", "--slots", "1"),

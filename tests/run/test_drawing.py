@@ -15,24 +15,13 @@ from specgate.contract.draws import DrawnTexts
 from specgate.files.run_folder import RunFolder
 from specgate.run.drawing import Drawer
 from tests.backends.servers.helpers import program
-from tests.support.command import Cli
+from tests.support.command import Cli, scenario_text
 from tests.support.factories import plan_of, scenario
 
-SAMPLED = """# Does speculation that draws lose nothing?
-schema: specgate.scenario/v1
-kind: micro
-family: single
-needs: cpu
-pair: demo
-dtype: float32
-grid: {context: [24], batch: [8], spec: [3]}
-workload: {source: random, seed: 1, prompt_sets: 1, warmup_sets: 1}
-budget: {steps: 4}
-schedule: {rounds: 2, warmup_rounds: 0}
-timeout_s: 60
-sampling: {temperature: 1.5, top_k: 4, method: METHOD}
-draws: {texts: 240, tokens: 3, prompt_tokens: 8}
-"""
+SAMPLED = (
+    scenario_text(batch=8, spec=[3], sets=1, budget="steps: 4")
+    + "sampling: {temperature: 1.5, top_k: 4, method: METHOD}\ndraws: {texts: 240, tokens: 3, prompt_tokens: 8}\n"
+)
 POLICY = """schema: specgate.policy/v1
 not_judged:
   - {kind: speed, why: a shared CPU's clock is no judge}

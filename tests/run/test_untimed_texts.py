@@ -19,17 +19,6 @@ from tests.support.command import Cli
 from tests.support.stored_runs import as_if_killed
 
 STEPS, PARTS_AT, UNIT, FAR_OFF = 20, 7, 0.0625, 9
-SCENARIO = f"""\
-# Does the baseline's text go on?
-schema: specgate.scenario/v1
-extends: base/cpu
-kind: micro
-family: single
-grid: {{context: [24], batch: [2], spec: [3]}}
-workload: {{prompt_sets: 4, source: random}}
-budget: {{steps: {STEPS}}}
-schedule: {{rounds: 2, warmup_rounds: 1}}
-"""
 POLICY = """\
 schema: specgate.policy/v1
 checks: {rescored_by: none}
@@ -136,7 +125,7 @@ def let_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def judged(cli: Cli, backend: str, ties: str) -> tuple[int, Run, dict[str, str]]:
     """(exit code, the run, role → reason code of its tokens)."""
-    cli.write("tiny.yaml", SCENARIO)
+    cli.scenario(spec=[3], budget=f"steps: {STEPS}")
     cli.write("policy.yaml", POLICY.replace("TIES", ties))
     done = cli.micro("--backend", backend)
     assert done.returncode in (0, 6), done.stdout + done.stderr

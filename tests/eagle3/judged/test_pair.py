@@ -11,19 +11,9 @@ from specgate.backends.eagle3.pair_tools.plant.write import write_draft, write_t
 from specgate.checkpoints.hf_keys import read_config
 from specgate.files.run_folder import RunFolder
 from tests.pairs.planted import RECIPE, SHAPE, TARGET
-from tests.support.command import Cli
+from tests.support.command import Cli, scenario_text
 
-TEXT_SCENARIO = """\
-# Does a scenario of text prompts run with a pair that knows no text?
-schema: specgate.scenario/v1
-extends: base/cpu
-kind: micro
-family: single
-grid: {context: [96], batch: [1], spec: [3]}
-workload: {prompt_sets: 8}
-budget: {steps: 6}
-rope: {rope_type: yarn, factor: 4.0}
-"""
+OF_TEXTS = scenario_text(context=96, batch=1, spec=[3], sets=8).replace(", source: random", "")
 
 
 @pytest.fixture
@@ -36,7 +26,7 @@ def planted(tmp_path: Path) -> Path:
 
 
 def test_a_planted_pair_is_measured_on_random_prompts_and_labelled(cli: Cli, planted: Path) -> None:
-    cli.write("text.yaml", TEXT_SCENARIO)
+    cli.write("text.yaml", f"{OF_TEXTS}rope: {{rope_type: yarn, factor: 4.0}}\n")
     cli.run("micro", "--scenario", "text.yaml", "--policy", "policy.yaml", "--pair", planted, pair=False, code=0)
     assert "acceptance is planted (pair planted-tiny)" in cli.details()
     run = RunFolder.open(cli.newest()).read_run()
