@@ -11,7 +11,7 @@ from specgate.analysis.cell_names import cell_name
 from specgate.analysis.rows import Row, place
 from specgate.analysis.verdict import overall_of_contrast
 from specgate.contract import Cell, Run, State, Value, Verdict
-from specgate.contract.comparisons import Change, Contrast, How, TokenContrast
+from specgate.contract.comparisons import Change, Contrast, How
 from specgate.contract.metrics import metric
 from specgate.errors import ExitCode
 from specgate.reports.common import figures, provenance
@@ -59,7 +59,7 @@ def sheet(contrast: Contrast) -> Sheet:
             sides(contrast),
             Section("What differs", difference_table(differing), None if differing else "Nothing that is recorded."),
             *(changes(contrast, cell, MEANS if n == 0 and means else None) for n, cell in enumerate(contrast.cells)),
-            Section("Tokens", tokens(contrast.tokens)),
+            Section("Tokens", tokens(contrast)),
             *alone(contrast),
         ],
     )
@@ -74,12 +74,12 @@ def in_short(contrast: Contrast) -> Section:
     judged = [(c, v) for c, v in judged if c.metric in SHORT or (v is not None and v.required)]
     judged.sort(key=lambda pair: gravity([pair[1]] if pair[1] else ()))
     one_point = len({c.cell.point for c, _ in judged}) == 1
-    effects_of = [effect for c, v in judged if (effect := effect_of(c, v, one_point=one_point)) is not None]
+    effects_of = [effect for c, v in judged if (effect := effect_of(c, v, contrast, one_point=one_point)) is not None]
     picture = effects.effects("changes", "Changes from A to B", effects_of)
     head = ("cell", "figure", "A", "B", "change", "verdict")
     return Section(
         "In short",
-        Table(head, [short_row(c, v) for c, v in judged], texts=2),
+        Table(head, [short_row(c, v, contrast) for c, v in judged], texts=2),
         INTERVALS if judged else "The two runs have no figure in common.",
         pictures=[picture] if picture.svg else [],
     )
@@ -91,13 +91,13 @@ def verdict_on(contrast: Contrast, change: Change) -> Verdict | None:
     return min(about_it, key=lambda v: (gravity([v]), not v.required), default=None)
 
 
-def short_row(change: Change, verdict: Verdict | None) -> list[str | Entry]:
+def short_row(change: Change, verdict: Verdict | None, contrast: Contrast) -> list[str | Entry]:
     changed = figures.NONE if change.ratio is None else percent(change.ratio)
     note = "unpaired in time" if change.how is How.UNPAIRED and verdict is None else None
     partner = "" if change.partner.role == change.cell.role else f" → {change.partner.role_name}"
     return [
-        cell_name(change.cell.key) + partner,
-        Entry(name_of(change), note),
+        cell_name(change.cell.key, contrast.b.scenarios) + partner,
+        Entry(name_of(change) + (", ms" if metric(change.metric).unit == "ms" else ""), note),
         *both(change),
         Entry(changed, percents(change) or (change.reason_code or "").replace("_", " ") or None),
         "not judged" if verdict is None else judged_as(verdict, verdict.reason_code.replace("_", " ")),
@@ -115,7 +115,7 @@ def judged_as(verdict: Verdict, why: str | None = None) -> Entry:
     return Entry(verdict.state.value, note or None, advisory=not verdict.required)
 
 
-def effect_of(change: Change, verdict: Verdict | None, *, one_point: bool) -> Effect | None:
+def effect_of(change: Change, verdict: Verdict | None, contrast: Contrast, *, one_point: bool) -> Effect | None:
     """The change as a row of the picture; None if it has no ratio. `one_point`: all rows are of one point."""
     if change.ratio is None:
         return None
@@ -124,8 +124,9 @@ def effect_of(change: Change, verdict: Verdict | None, *, one_point: bool) -> Ef
     ends = (low, high) if up or low is None or high is None else (1 / high, 1 / low)
     margin = verdict.evidence.get("margin_pct") if verdict else None
     words = percent(change.ratio) + (", unpaired" if change.how is How.UNPAIRED else "")
+    where = str(change.cell.role) if one_point else cell_name(change.cell.key, contrast.b.scenarios)
     return Effect(
-        name=f"{change.cell.role if one_point else cell_name(change.cell.key)}: {name_of(change)}",
+        name=f"{where}: {name_of(change)}",
         ratio=change.ratio if up else 1 / change.ratio,
         low=ends[0],
         high=ends[1],
@@ -285,17 +286,17 @@ def shown(name: str, value: float | None) -> str:
     return figures.figure(Value(name, value))
 
 
-def tokens(contrasts: Sequence[TokenContrast]) -> Table:
+def tokens(contrast: Contrast) -> Table:
     rows = [
         [
-            cell_name(t.cell.key),
+            cell_name(t.cell.key, contrast.b.scenarios),
             "not compared" if t.reason_code else f"{t.differing} differ" if t.differing else "all the same",
             f"{t.compared_tokens:,}",
             str(t.sequences),
             figures.NONE if t.first is None else str(t.first),
             (t.reason_code or "").replace("_", " ") or figures.NONE,
         ]
-        for t in contrasts
+        for t in contrast.tokens
     ]
     return Table(("cell", "sequences of B", "tokens", "sequences", "first at", "why not"), rows, texts=2)
 

@@ -176,6 +176,8 @@ def test_the_changes_that_decide_stand_on_top_and_divide(rendered: Rendered) -> 
     lines = shown[shown.index("In short:") :].splitlines()[2:]
     rows = [line.strip().split("\t") for line in lines[: lines.index("Verdicts:")] if "\t" in line]
     assert rows[0][-1] == "FAIL (margin exceeded)" and rows[0][1] == "speed-up"
+    verdicts = shown[shown.index("Verdicts:") : shown.index("Runs:")]
+    assert {row[1] for row in rows} >= {"step time, ms"} and all(row[0] in verdicts for row in rows)
     for _, figure, a, b, change, *_ in rows:
         before, after = (float(text.rstrip("×").replace(",", "")) for text in (a, b))
         if not change.startswith("–"):
