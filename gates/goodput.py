@@ -10,7 +10,7 @@ from specgate.analysis.requests.goodput import limits_in_words
 from specgate.analysis.requests.percentiles import ERROR
 from specgate.contract import CellResult, Rule, RunView, State, Verdict
 from specgate.gates.samples import looks_of
-from specgate.gates.select import CellGate, late_client, verdict
+from specgate.gates.select import CellGate, late_client, more_rounds, verdict
 from specgate.gates.speed import with_source
 
 
@@ -60,7 +60,7 @@ class Goodput(CellGate):
         )
         summary = f"{share} % of {goodput.n} requests kept to {limits_in_words(limits)}"
         if goodput.ci_low is None or goodput.ci_high is None:
-            step = "a new run with more --measurement-runs"
+            step = more_rounds(result, run)
             return verdict(rule, key, State.INCONCLUSIVE, "few_samples", f"{summary}: too few", evidence, step)
         summary += f", {100 * confidence:.4g} % interval {low}–{high} %"
         if goodput.ci_low >= floor:
@@ -69,7 +69,7 @@ class Goodput(CellGate):
             step = "fewer requests at once, or a faster prefill (TTFT) or decode (TPOT)"
             made = verdict(rule, key, State.FAIL, "below_min", f"{summary}: below {100 * floor:g} %", evidence, step)
         else:
-            step = "a new run with more --measurement-runs: the interval has to leave the share"
+            step = f"{more_rounds(result, run)}: the interval has to leave the share"
             message = f"{summary}: {100 * floor:g} % lies inside"
             made = verdict(rule, key, State.INCONCLUSIVE, "share_not_excluded", message, evidence, step)
         return with_source(made, run)

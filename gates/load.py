@@ -12,7 +12,7 @@ from specgate.analysis.load.figures import counted, in_words, level_in_words, un
 from specgate.analysis.load.sweeps import FASTER_CLIENT, fell_behind, levels_of, sweep_of, sweeps
 from specgate.contract import BASELINE, Comparison, Floor, Kind, Rule, RunView, State, Verdict
 from specgate.contract.load import BreakEven
-from specgate.gates.select import LESS_LOAD, nothing_selected, verdict
+from specgate.gates.select import LESS_LOAD, more_rounds, nothing_selected, verdict
 from specgate.gates.speed import with_source
 
 
@@ -67,7 +67,7 @@ class LoadGate:
         summary, evidence = in_words(known), evidence_of(known, least)
         if len(levels) < len(sweep):
             few = ", ".join(f"{c.cell.point.level:g}" for c in sweep if not measured_at(c, levels))
-            step = "a new run with more --measurement-runs"
+            step = more_rounds(sweep[0], run)
             message = f"{summary}: too few pairs for an interval at {few} {unit}"
             return verdict(rule, key, State.INCONCLUSIVE, "few_pairs", message, evidence, step)
         if not levels[0].level <= least <= levels[-1].level:
@@ -84,8 +84,7 @@ class LoadGate:
             message = f"{summary}: {level_in_words(worst, unit)}, where {counted(least, unit)} were asked for"
             step = "a shorter draft, or speculation switched off above the break-even"
             return verdict(rule, key, State.FAIL, "costs_before_min", message, evidence, step)
-        more = "--budget" if run.scenarios[sweep[0].cell.point.scenario].until_decided else "--measurement-runs"
-        step = f"a new run with more {more}: the intervals of a verdict, which is seldom wrong, have to leave 1"
+        step = f"{more_rounds(sweep[0], run)}: the intervals of a verdict, which is seldom wrong, have to leave 1"
         message = f"{summary}: not decided at {counted(least, unit)}"
         return verdict(rule, key, State.INCONCLUSIVE, "one_not_excluded", message, evidence, step)
 

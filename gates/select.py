@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from specgate.analysis.load.sweeps import FASTER_CLIENT, fell_behind
-from specgate.contract import CellResult, Kind, Rule, RunView, State, Verdict
+from specgate.contract import CellResult, Comparison, Kind, Rule, RunView, State, Verdict
 from specgate.contract.samples.counters import AS_TEXTS
 
 
@@ -48,6 +48,12 @@ class CellGate(ABC):
 def selected(rule: Rule, run: RunView) -> Iterator[CellResult]:
     """The cells whose scenario and role match the rule's globs, in plan order."""
     return (result for result in run.cells if rule.matches(result.cell))
+
+
+def more_rounds(result: CellResult | Comparison, run: RunView) -> str:
+    """Return the next step that measures more of a cell: what is measured until it is decided ends by its budget."""
+    until = run.scenarios[result.cell.point.scenario].until_decided
+    return f"a new run with more {'--budget' if until else '--measurement-runs'}"
 
 
 def verdict(

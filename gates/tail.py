@@ -10,7 +10,7 @@ from specgate.analysis.requests.percentiles import ERROR
 from specgate.contract import CellResult, Rule, RunView, State, Value, Verdict
 from specgate.contract.metrics import PER_REQUEST, PERCENTILES, per_request
 from specgate.gates.samples import looks_of
-from specgate.gates.select import CellGate, late_client, refusals, verdict
+from specgate.gates.select import CellGate, late_client, more_rounds, refusals, verdict
 from specgate.gates.speed import with_source
 
 METRICS: Final = tuple(per_request(f"p{percent}", quantity) for quantity in PER_REQUEST for percent in PERCENTILES)
@@ -79,10 +79,10 @@ def decided(rule: Rule, key: str, tail: Value, ceiling: float, run: RunView, res
         step = "slow steps: see the blocks in running order, and what the machine did beside them"
         return verdict(rule, key, State.FAIL, "above_max", f"{summary}: above {ceiling:g} ms", evidence, step)
     if tail.ci_low is None or tail.ci_high is None:
-        step = "a new run with more --measurement-runs, or a rule on a lower percentile"
+        step = f"{more_rounds(result, run)}, or a rule on a lower percentile"
         message = f"{summary}: too few for {ceiling:g} ms to be decided"
         return verdict(rule, key, State.INCONCLUSIVE, "few_samples", message, evidence, step)
-    step = "a new run with more --measurement-runs: the interval has to leave the limit"
+    step = f"{more_rounds(result, run)}: the interval has to leave the limit"
     message = f"{summary}: {ceiling:g} ms lies inside"
     return verdict(rule, key, State.INCONCLUSIVE, "limit_not_excluded", message, evidence, step)
 

@@ -64,6 +64,20 @@ def test_near_the_break_even_it_is_inconclusive(run: Run) -> None:
 def test_too_few_pairs_for_an_interval_decide_nothing() -> None:
     outcome = judged(loaded_run(load_scenario((1, 2), prompt_sets=2, rounds=1)), min_break_even=1)
     assert (outcome.state, outcome.reason_code) == (State.INCONCLUSIVE, "few_pairs")
+    assert outcome.next_step == "a new run with more --measurement-runs"
+
+
+def test_a_load_that_is_measured_until_decided_goes_on_with_more_time() -> None:
+    few = loaded_run(load_scenario((1, 2), prompt_sets=2, rounds=1, goodput=LatencyLimits(e2e_ms=1e6)))
+    scenarios = {name: replace(s, schedule=replace(s.schedule, until="decided")) for name, s in few.scenarios.items()}
+    asking = (
+        rule(min_break_even=1),
+        Rule("share", "goodput", True, role="spec-*", params={"min_share": 0.999}),
+        Rule("tail", "tail", True, role="spec-*", params={"metric": "p99_tpot_ms", "max_ms": 1e6}),
+    )
+    for one in asking:
+        verdict = next(iter(plugins.gate(one.gate).judge(one, replace(few, scenarios=scenarios))))
+        assert str(verdict.next_step).startswith("a new run with more --budget"), one.gate
 
 
 def test_a_level_that_is_missing_or_withheld_makes_the_sweep_invalid(run: Run) -> None:
