@@ -7,7 +7,7 @@ from typing import Final
 
 from specgate.backends.offline.library import Library, Opening
 from specgate.backends.offline.options import OfflineOptions
-from specgate.backends.servers.adapter import Adapter
+from specgate.backends.servers.adapter import Adapter, check_method
 from specgate.backends.servers.adapters import lmdeploy, vllm
 from specgate.backends.servers.exchange import KvCache
 from specgate.backends.servers.facts.kv_cache import vllm_log
@@ -178,4 +178,6 @@ def library_named(name: str) -> Library:
 
 def parse(library: Library, raw: Mapping[str, str]) -> OfflineOptions:
     """The options of a library's back end. Raises UsageError for bad ones."""
-    return OfflineOptions.parse(raw, library.prefix, library.own_options, library.ours)
+    options = OfflineOptions.parse(raw, library.prefix, library.own_options, library.ours)
+    check_method(library.adapter, options.common, options.common.drafter)
+    return options

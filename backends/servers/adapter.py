@@ -18,6 +18,7 @@ from specgate.checkpoints.auxiliary_layers import AuxiliaryLayers
 from specgate.checkpoints.hf_keys import Keys
 from specgate.contract import PairRef, Role
 from specgate.contract.protocols import TextOrChat
+from specgate.errors import UsageError
 
 if TYPE_CHECKING:
     from specgate.backends.servers.client import Client
@@ -207,6 +208,15 @@ def integers(values: Mapping[str, object], key: str) -> tuple[int, ...]:
     if not isinstance(items, list) or not all(isinstance(i, int) and not isinstance(i, bool) for i in items):
         raise TypeError(f"{key} is no list of integers")
     return tuple(items)
+
+
+def check_method(adapter: Adapter, options: Options, drafter: Drafter | None) -> None:
+    """Raise UsageError for a method of speculation, or a forced acceptance, that the engine does not have."""
+    if options.force_al is not None and not adapter.forces_acceptance:
+        raise UsageError(f"option force_al = {options.force_al:g}: {adapter.name} has no way to force acceptance")
+    if drafter not in (None, "given", *adapter.drafters):
+        known = ", ".join(adapter.drafters) or "given"
+        raise UsageError(f"option drafter = {drafter}: {adapter.name} does not draft so", hint=f"known: {known}")
 
 
 def last_ranking(positions: object) -> Chunk:

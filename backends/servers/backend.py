@@ -53,12 +53,14 @@ class ServerBackend:
         The key that `api_key_env` names is masked from here on: the server runs behind another process than this one,
         and may repeat its key in errors, which come here. Raises EnvironmentRefused where it cannot be masked.
         """
+        from specgate.backends.servers.adapter import check_method
         from specgate.backends.servers.engines import adapter_named
         from specgate.backends.servers.options import Options, file_of
         from specgate.backends.servers.secrets import Secret
 
         adapter = adapter_named(self.name)
         parsed = Options.parse(options, adapter.own_options)
+        check_method(adapter, parsed, parsed.drafter)
         if os.environ.get(parsed.api_key_env or "", "").strip():
             Secret.from_environment(parsed.api_key_env)
         if self.program == NONE and not parsed.url:

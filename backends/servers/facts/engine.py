@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from specgate.analysis.speculation.drafting import TREE
-from specgate.backends.servers.adapter import OWN_LENGTHS_OF, Adapter
+from specgate.backends.servers.adapter import OWN_LENGTHS_OF, Adapter, check_method
 from specgate.backends.servers.drawing import details_of
 from specgate.backends.servers.facts.reported import ServerReport, identity_of
 from specgate.backends.servers.facts.served import check_served, served_warnings, warning, window_warning
@@ -70,10 +70,7 @@ def check_request(adapter: Adapter, request: OpenRequest, options: Options) -> N
             hint="--draft DIR, an EAGLE-3 draft; or a method that needs none: -o drafter=ngram, or "
             f"-o args.spec-{request.max_k}='--speculative-config …'",
         )
-    if options.force_al is not None and not adapter.forces_acceptance:
-        raise UsageError(f"option force_al: {adapter.name} has no way to force acceptance")
-    if drafter != "given" and drafter not in adapter.drafters:
-        raise UsageError(f"option drafter = {drafter}: {adapter.name} has given, {', '.join(adapter.drafters)}")
+    check_method(adapter, options, drafter)
 
 
 def sizes_of(pair: PairRef) -> AnyTarget:

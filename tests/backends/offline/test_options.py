@@ -8,6 +8,7 @@ from specgate.backends.offline.libraries import library_named, parse
 from specgate.backends.offline.library import Library
 from specgate.contract import BASELINE, Role
 from specgate.errors import UsageError
+from specgate.plugins import backend
 
 VLLM, LMDEPLOY = library_named("vllm-offline"), library_named("lmdeploy-pipeline")
 
@@ -61,6 +62,18 @@ def test_values_are_json_or_words_and_a_role_has_its_own() -> None:
     assert options.args_of(BASELINE) == {**everywhere, "gpu_memory_utilization": 0.4}
     assert options.args_of(Role(3)) == {**everywhere, "gpu_memory_utilization": 0.5}
     assert options.spec == {"draft_tensor_parallel_size": 1} and options.env == {"VLLM_CACHE_ROOT": "/tmp/x"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"force_al": "3"}, "force_al = 3: lmdeploy has no way"), ({"drafter": "ngram"}, "lmdeploy does not draft so")],
+)
+@pytest.mark.parametrize("name", ["lmdeploy", "lmdeploy-pipeline"])
+def test_a_method_that_an_engine_does_not_have_is_refused_before_a_run_folder_stores_it(
+    name: str, options: dict[str, str], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        backend(name).check_options(options)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("library", [VLLM, LMDEPLOY])
