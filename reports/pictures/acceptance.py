@@ -41,10 +41,8 @@ def by_position(key: str, results: Sequence[CellResult]) -> Picture:
 
 
 def draw_role(axes: Any, result: CellResult, nudge: float, labelled: bool) -> None:
-    points = [(i + nudge, v.value, v) for i, v in enumerate(shares(result), 1) if v is not None and v.value is not None]
-    given = [
-        (i + nudge, v.value) for i, v in enumerate(conditional(result), 1) if v is not None and v.value is not None
-    ]
+    points = [(i + nudge, share, value) for i, share, value in known(shares(result))]
+    given = [(i + nudge, share) for i, share, _ in known(conditional(result))]
     tint = svg.colour(result.cell.role)
     axes.plot([x for x, _ in given], [y for _, y in given], "--", color=tint, linewidth=1.1, alpha=0.8)
     axes.plot([x for x, *_ in points], [y for _, y, _ in points], "o-", color=tint, label=result.cell.role_name)

@@ -15,19 +15,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from tests.backends.servers.helpers import running_stub
-from tests.support.command import Cli
-
-POLICY: Final = """\
-schema: specgate.policy/v1
-checks: {rescored_by: none}
-not_judged:
-  - {kind: speed, why: blocks of a stub take some hundred milliseconds}
-  - {kind: tokens, role: baseline, why: the other roles are held to it}
-rules:
-  - {id: records, gate: validity, required: true}
-  - {id: tokens, gate: tokens, required: true, role: spec-*, near_tie_margin: 0.0}
-  - {id: acceptance, gate: acceptance, required: true, min: 2.5}
-"""
+from tests.support.command import POLICY, Cli
 
 
 @contextmanager
@@ -58,7 +46,7 @@ def judged(cli: Cli, servers: dict[str, str], **faults: dict[str, str]) -> tuple
         with urlopen(Request(f"{url}/stub/faults", body, method="POST")):
             pass
     cli.scenario(spec=[3], budget="steps: 68", rounds=1)
-    cli.write("policy.yaml", POLICY)
+    cli.write("policy.yaml", POLICY.replace("MIN", "2.5"))
     urls = [part for role, url in servers.items() for part in ("-o", f"url.{role}={url}")]
     done = cli.micro("--backend", "vllm", *urls)
     assert "Traceback" not in done.stderr and done.returncode in (0, 1, 3, 6), done.stderr

@@ -10,19 +10,9 @@ import pytest
 
 from specgate.run.references import revision_of
 from tests.ab.test_sides import git
-from tests.support.command import Cli
+from tests.support.command import SCRIPTED_POLICY, Cli
 
-POLICY = """\
-schema: specgate.policy/v1
-micro: [gate.yaml]
-not_judged:
-  - {kind: speed, why: blocks of a scripted engine take a millisecond}
-rules:
-  - {id: records, gate: validity, required: true}
-  - {id: tokens, gate: tokens, required: true, near_tie_margin: 0.0}
-  - {id: acceptance, gate: acceptance, required: true, min: 0.5}
-  - {id: no-slower-build, gate: builds, required: true, base: main}
-"""
+POLICY = SCRIPTED_POLICY + "  - {id: no-slower-build, gate: builds, required: true, base: main}\n"
 
 
 @pytest.fixture

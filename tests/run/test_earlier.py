@@ -12,19 +12,10 @@ import pytest
 
 from specgate.backends.fake.script import Script
 from specgate.promotion import claim
-from tests.support.command import Cli
+from tests.support.command import SCRIPTED_POLICY, Cli
 
-POLICY = """\
-schema: specgate.policy/v1
-micro: [gate.yaml]
-not_judged:
-  - {kind: speed, why: blocks of a scripted engine take a millisecond}
-rules:
-  - {id: records, gate: validity, required: true}
-  - {id: tokens, gate: tokens, required: true, near_tie_margin: 0.0}
-  - {id: acceptance, gate: acceptance, required: true, min: 0.5}
-  - {id: no-loss, gate: since-green, required: true, time_margin_pct: 3, acceptance_margin_pct: 2, anchor_margin_pct: 5}
-"""
+MARGINS = "time_margin_pct: 3, acceptance_margin_pct: 2, anchor_margin_pct: 5"
+POLICY = f"{SCRIPTED_POLICY}  - {{id: no-loss, gate: since-green, required: true, {MARGINS}}}\n"
 parse = Script.parse
 
 

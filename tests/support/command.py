@@ -42,8 +42,17 @@ rules:
   - {id: tokens, gate: tokens, required: true, role: spec-*, near_tie_margin: 0.0}
   - {id: acceptance, gate: acceptance, required: true, min: MIN}
 """
-
-
+SCRIPTED_POLICY = """\
+schema: specgate.policy/v1
+micro: [gate.yaml]
+not_judged:
+  - {kind: speed, why: blocks of a scripted engine take a millisecond}
+rules:
+  - {id: records, gate: validity, required: true}
+  - {id: tokens, gate: tokens, required: true, near_tie_margin: 0.0}
+  - {id: acceptance, gate: acceptance, required: true, min: 0.5}
+"""
+"""Rules that runs of a scripted engine keep to. A test adds its own."""
 NOT_SCORED = "checks: {rescored_by: none}\n"
 """The line of the policy that asks no second engine: a scripted one says what no pair does."""
 
