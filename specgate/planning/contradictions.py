@@ -177,7 +177,7 @@ def load_contradictions(scenario: Scenario) -> Iterator[Problem]:
     if scenario.perf_mode:
         yield Problem(("perf_mode",), "the loop of a server cannot be profiled: leave it out")
     if scenario.load is not None and scenario.load.rates and len(scenario.grid.batch) > 1:
-        why = "an open loop has one: the most requests that the server decodes together; its levels are load.rates"
+        why = "an open loop has one: the most requests that the server decodes together; its levels are its rates"
         yield Problem(("grid", "batch"), why)
     yield from contradicting_arrivals(scenario)
     if scenario.load is not None and scenario.load.rates and scenario.load.per_client > 1:
@@ -191,7 +191,7 @@ def contradicting_arrivals(scenario: Scenario) -> Iterator[Problem]:
     if load.arrivals == "trace" and scenario.workload.file is None:
         yield Problem(("load", "arrivals"), "the timestamps are in a file of prompts: set workload.file")
     elif load.arrivals != "poisson" and load.arrivals != "trace" and not load.rates:
-        yield Problem(("load", "arrivals"), "only an open loop has arrivals: set load.rates")
+        yield Problem(("load", "arrivals"), "only an open loop has arrivals: set load.rates, or --rate R,…")
     if load.burstiness != 1 and load.arrivals != "gamma":
         yield Problem(("load", "burstiness"), f"arrivals are {load.arrivals}: only gamma ones have it")
     if load.search == "goodput" and scenario.goodput is None:

@@ -163,6 +163,7 @@ def test_a_back_end_that_takes_one_block_at_a_time_is_refused_before_it_loads(sw
         ("kind: load", "kind: full", "only a scenario of kind: load has it"),
         ("new_tokens: 12", "steps: 12", "a load scenario sends whole requests"),
         ("per_client: 1", "rates: [1]", "an open loop has one"),
+        ("per_client: 1", "arrivals: constant", "set load.rates, or --rate R,…"),
         ("per_client: 1", "rates: [2, 1]", "must ascend"),
         ("per_client: 1", "rates: [0]", "load.rates[0]: 0: must be at least 0.000001"),
         ("prompt_sets: 4", "prompt_sets: 2", "4 different prompts; 8 are needed"),
