@@ -303,6 +303,8 @@ def select(names: Sequence[str], only: str | None, kind: RunKind | None, machine
     nothing is left or a name is wrong, and EnvironmentRefused where a named scenario needs a GPU and there is none.
     """
     listed = [n.strip() for text in names for n in text.split(",") if n.strip()]
+    if names and not listed:
+        raise UsageError(f"--scenario {names[0]!r}: names none", hint="leave it out to measure what runs by default")
     if listed:
         chosen = [s for n in listed for s in _family(n, kind, machine) or find_all(n, kind)]
     else:

@@ -319,6 +319,8 @@ def test_a_selection_that_cannot_be_meant_is_refused_with_a_way_out(tmp_path: Pa
         select(("cpu-1k-singel",), None, "micro", "cpu")
     with pytest.raises(UsageError, match="run `specgate full`"):
         select(("cpu-full-512",), None, "micro", "cpu")
+    with pytest.raises(UsageError, match="--scenario ', ': names none"):
+        select((", ",), None, "micro", "cpu")
     with pytest.raises(UsageError, match="it narrows: cpu-first"):
         select((), "nothing*", "micro", "cpu")
     with pytest.raises(EnvironmentRefused, match="meant for a CPU: cpu-1k-single"):
