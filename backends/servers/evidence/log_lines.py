@@ -80,7 +80,8 @@ TURBOMIND: Final = (
     LogLine(r"\[BlockTrie\].*clamping cached prefix", "I4", "prefix_clamped",
             "a text has more tokens than its blocks hold, as after a rewind: less of it goes into the prefix cache",
             breaks=False),
-    LogLine(r"\]\[invariants\] CUDA error", "I4", "kv_integrity", "a check of the engine's own buffers failed"),
+    LogLine(r"\]\[invariants\] CUDA error|illegal memory access|cudaErrorIllegalAddress", "I4", "kv_integrity",
+            "a kernel left the engine's buffers, or the engine's check of them failed"),
 )  # fmt: skip
 DEFAULT_CONFIGURATION: Final = LogLine(
     r"Using default .*config.*sub-?optimal|MoE kernel config .*sub-?optimal",

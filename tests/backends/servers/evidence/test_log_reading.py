@@ -25,6 +25,7 @@ TURBOMIND = [
      "I3", "left_multi_token_mode"),
     ("[TM][ERROR] [LlamaV2][EAGLE][invariants] CUDA error 700 (an illegal memory access) at pack_paths",
      "I4", "kv_integrity"),
+    ("[TM][ERROR] CUDA runtime error: an illegal memory access was encountered gemm.cu:52", "I4", "kv_integrity"),
     ("[TM][ERROR] [EAGLE][EagleModule::load] Draft model load failed; disabling EAGLE for this engine",
      "I3", "left_multi_token_mode"),
 ]  # fmt: skip
