@@ -93,8 +93,8 @@ def verify_calibration(path: Path) -> None:
     check = verified(path)
     end_where_it_differs(f"calibration {path.name}", check)
     again = check.result
-    told = f"{len(again.cells)} cells recomputed, all as stored" if again else "a further process, without a profile"
-    echo(f"calibration {path.name} holds: {check.files} files unchanged; {told}")
+    summary = f"{len(again.cells)} cells recomputed, all as stored" if again else "a further process, without a profile"
+    echo(f"calibration {path.name} holds: {check.files} files unchanged; {summary}")
 
 
 def end_where_it_differs(subject: str, check: Verification[Any]) -> None:
