@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from specgate.analysis.requests.joint_decoding import LEAST_ARRIVALS
 from specgate.contract import VARIANT_MARK, Machine, PairRef, Rope, RunKind, Scenario
 from specgate.contract.scenarios.workload import FormatName
 from specgate.errors import UsageError
@@ -134,15 +135,18 @@ def changed_or_same(scenario: Scenario, question: Question) -> Scenario:
 def small_scenario(kind: RunKind, machine: Machine, question: Question) -> dict[str, Any]:
     """Return the content of a scenario file for this machine, with short blocks, that is measured until it is decided.
 
-    A level of load gets as few prompts as are allowed, and two rounds; levels end where speculation costs.
+    Requests of a batch are so long that a server decodes all of them together for `LEAST_ARRIVALS` steps, even if every
+    draft is accepted. A level of load gets as few prompts as are allowed, and two rounds; levels end where speculation
+    costs.
     """
     base: dict[str, Any] = dict(resolve(shipped_file(f"base/{machine}")).data)
     batches = question.batch or (1,)
     sets = -(-MIN_PROMPTS // (min(batches) * (LOAD["per_client"] if kind == "load" else 1)))
     if kind != "load":
         sets = max(sets, 2, min(MOST_SETS, MOST_PROMPTS // max(batches)))
+    together = (LEAST_ARRIVALS + 2) * (max(question.spec or (3,)) + 1) if max(batches) > 1 else 0
     budgets: dict[RunKind, dict[str, Any]] = {
-        "micro": {"steps": 24 if machine == "cpu" else 128},
+        "micro": {"steps": max(24 if machine == "cpu" else 128, together)},
         "full": {"new_tokens": 256, "ignore_eos": False},
         "load": {"new_tokens": 32 if machine == "cpu" else 128},
     }

@@ -35,6 +35,17 @@ QUESTIONS = st.builds(
 ).filter(lambda q: set(q.options()) - {"--format"})
 
 
+@pytest.mark.parametrize(
+    ("batch", "spec", "steps"), [((1,), (3,), 24), ((1, 4), (3,), 40), ((4,), (3, 16), 170), ((4,), None, 40)]
+)
+def test_requests_of_a_batch_last_long_enough_to_be_decoded_together(
+    batch: tuple[int, ...], spec: tuple[int, ...] | None, steps: int
+) -> None:
+    """A server's step with drafts sends up to K + 1 tokens, and a few steps of all requests are needed."""
+    (own,) = asked(Question(batch=batch, spec=spec), None, "micro", "cpu")
+    assert own.budget.steps == steps
+
+
 def test_without_a_scenario_a_small_one_for_the_machine_is_asked() -> None:
     question = Question(context=(512, 2048), batch=(1, 4), spec=(2, 5))
     (own,) = chosen_scenarios(question, (), None, "micro", "cpu")
