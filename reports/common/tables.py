@@ -95,7 +95,10 @@ def tokens_entry(run: Run, comparison: Comparison | None) -> Entry:
         return Entry(f"{check.equal_share:.1%} equal", f"lossy; {len(check.divergences)} texts differ")
     if check.mismatches:
         return Entry(f"{len(check.mismatches)} differ", note)
-    return Entry(f"{ties} near tie{'s' * (ties > 1)}" if ties else "all equal", note)
+    if ties:
+        return Entry(f"{ties} near tie{'s' * (ties > 1)}", note)
+    result = run.result(comparison.cell.key)
+    return Entry("texts equal" if result and "answers_as_texts" in result.values else "all equal", note)
 
 
 # ── PERF_MODE ────────────────────────────────────────────────────────────────────────────────────────────────────────

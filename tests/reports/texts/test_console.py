@@ -9,6 +9,7 @@ from functools import cache
 import pytest
 
 from specgate.contract import AcceptanceSource, Run
+from specgate.contract.samples.counters import AS_TEXTS
 from specgate.reports.texts.console import CELLS, DETAILS, LEAST, MOST, PLAIN, REPORT, ConsoleReport, latency_rows
 from tests.support.factories import (
     POLICY,
@@ -100,6 +101,12 @@ def test_near_ties_are_told_apart_from_equal_tokens() -> None:
     run = judged(run_of(plan, blocks, margins=margins_of(blocks, 1e-4)), POLICY)
     rows = PLAIN.render(run, POLICY).splitlines()[1:3]
     assert rows[0].endswith("8 near ties") and rows[1].endswith("all equal")
+
+
+def test_texts_of_a_server_without_token_ids_are_not_called_equal_tokens() -> None:
+    plan = plan_of()
+    run = judged(run_of(plan, blocks_of(plan, change=lambda b: replace(b, counters={AS_TEXTS: 1}))), POLICY)
+    assert PLAIN.render(run, POLICY).splitlines()[1].endswith("texts equal")
 
 
 def test_withheld_speed_says_why() -> None:
