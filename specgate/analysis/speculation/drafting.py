@@ -87,7 +87,8 @@ def short_of(record: AcceptanceRecord, requests: int) -> int:
     """Draft tokens that are missing from K × steps and that no end of a request explains: in the last step of each of
     `requests` there may be no draft, or in each of the last K steps no more than tokens that may still come.
     """
-    at_an_end = max(record.k, record.k * (record.k - 1) // 2)
+    last = min(record.k, -(-record.steps // max(1, requests)))
+    at_an_end = max(record.k, last * record.k - last * (last + 1) // 2)
     return max(0, record.k * record.steps - record.drafted - at_an_end * requests)
 
 

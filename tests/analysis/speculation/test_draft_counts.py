@@ -37,15 +37,27 @@ def test_a_block_that_counts_padding_is_named_by_its_place() -> None:
     check_draft_counts([block, stepped([3, 1, 2])])
 
 
-@given(st.integers(1, 100), st.integers(1, 5), st.integers(1, 9))
-def test_a_request_may_end_with_a_step_without_a_draft_or_with_k_steps_of_fewer_and_fewer_tokens(
-    steps: int, k: int, requests: int
+@given(st.integers(1, 16), st.lists(st.integers(1, 40), min_size=1, max_size=6), st.data())
+def test_a_request_may_end_with_drafts_of_no_more_than_its_last_tokens(
+    k: int, lengths: list[int], data: st.DataObject
 ) -> None:
-    whole, at_ends = k * steps, max(k, sum(range(k))) * requests
-    for drafted in {whole, max(steps, whole - at_ends)}:
-        assert short_of(record(steps, drafted, 0, k), requests) == 0
-    if whole - at_ends - 1 >= steps:
-        assert short_of(record(steps, whole - at_ends - 1, 0, k), requests) == 1
+    steps = drafted = 0
+    for left in lengths:
+        while left:
+            steps, drafted = steps + 1, drafted + min(k, left)
+            left -= 1 + data.draw(st.integers(0, min(k, left - 1)))
+    assert short_of(record(steps, drafted, 0, k), len(lengths)) == 0
+
+
+@given(st.integers(1, 100), st.integers(1, 7), st.integers(1, 9))
+def test_a_request_may_end_with_a_step_without_a_draft(steps: int, k: int, requests: int) -> None:
+    without = min(steps, requests)
+    assert short_of(record(steps, k * (steps - without), 0, k), requests) == 0
+
+
+@pytest.mark.parametrize(("k", "steps"), [(2, 3), (3, 4), (5, 7), (16, 18), (64, 18)])
+def test_an_engine_that_drafts_one_token_in_each_step_is_short_in_short_requests_too(k: int, steps: int) -> None:
+    assert short_of(record(8 * steps, 8 * steps, 0, k), 8) > 0
 
 
 def test_what_is_known_to_shorten_drafts_is_named_for_the_engine() -> None:

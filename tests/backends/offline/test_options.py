@@ -7,6 +7,7 @@ import pytest
 from specgate.backends.offline.libraries import library_named, parse
 from specgate.backends.offline.library import Library
 from specgate.contract import BASELINE, Role
+from specgate.contract.protocols import ChecksOptions
 from specgate.errors import UsageError
 from specgate.plugins import backend
 
@@ -72,8 +73,10 @@ def test_values_are_json_or_words_and_a_role_has_its_own() -> None:
 def test_a_method_that_an_engine_does_not_have_is_refused_before_a_run_folder_stores_it(
     name: str, options: dict[str, str], message: str
 ) -> None:
+    engine = backend(name)
+    assert isinstance(engine, ChecksOptions)
     with pytest.raises(UsageError, match=message):
-        backend(name).check_options(options)  # type: ignore[attr-defined]
+        engine.check_options(options)
 
 
 @pytest.mark.parametrize("library", [VLLM, LMDEPLOY])

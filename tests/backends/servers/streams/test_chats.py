@@ -12,11 +12,12 @@ import pytest
 
 from specgate.backends.servers.adapters.chat import lacks_completions
 from specgate.backends.servers.client import Client
+from specgate.backends.servers.engine import ServerEngine
 from specgate.backends.servers.options import Options
 from specgate.backends.servers.secrets import Secret
 from specgate.checkpoints.chat_template import ANSWER
 from specgate.contract import BASELINE, Budget, Role
-from specgate.contract.protocols import ChatPrompt, Decoded, Engine
+from specgate.contract.protocols import ChatPrompt, ChecksOptions, Decoded, Engine
 from specgate.contract.tape import sha256_of_ids
 from specgate.errors import BackendError, UsageError
 from specgate.plugins import backend
@@ -89,7 +90,9 @@ def test_deltas_of_every_channel_are_tokens(
     with talking(chat_pair, tmp_path, "vllm", *faults, endpoint="chat", **options) as engine:
         spec, baseline = both(engine)
         if "no_ids" in faults and "logprobs" in options:
-            ranked = engine.ranked(0, spec.tokens[0][:4], 2)  # type: ignore[attr-defined]
+            assert isinstance(engine, ServerEngine)
+            ranked = engine.ranked(0, spec.tokens[0][:4], 2)
+            assert ranked is not None
             assert ranked.tokens[0] == spec.tokens[0][4], "the candidates of a chat that was decoded again"
     assert spec.tokens == baseline.tokens and {len(tokens) for tokens in spec.tokens} == {21}
     assert spec.served is not None
@@ -140,8 +143,10 @@ def test_what_contradicts_a_chat_is_named(
     ],
 )
 def test_options_of_chats_are_checked(options: dict[str, str], message: str) -> None:
+    engine = backend("vllm")
+    assert isinstance(engine, ChecksOptions)
     with pytest.raises(UsageError, match=message):
-        backend("vllm").check_options(options)  # type: ignore[attr-defined]
+        engine.check_options(options)
 
 
 def test_a_template_that_cannot_be_rendered_is_named(chat_pair: tuple[Path, Path], tmp_path: Path) -> None:
@@ -197,7 +202,9 @@ def test_earlier_turns_are_answered_by_the_baseline_and_sent_with_the_next_quest
         with closing(engine):
             engine.prefill([prompt], draft=True)
             spec, baseline = (engine.decode(role, Budget(steps=20), ()) for role in (Role(3), BASELINE))
-            sent = engine.requests.chats.fields(prompt)["messages"]  # type: ignore[attr-defined]
+            assert isinstance(engine, ServerEngine)
+            sent = engine.requests.chats.fields(prompt)["messages"]
+            assert isinstance(sent, list)
     first = written([token(tuple(b"<user>Why?\n<assistant>"), index) for index in range(256)])
     assert [turn["content"] for turn in sent] == ["Why?", first, "And then?"]
     read = tuple(f"<user>Why?\n<assistant>{first}\n<user>And then?\n<assistant>".encode())
